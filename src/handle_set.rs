@@ -1,0 +1,354 @@
+//! The handle set: one epoll instance and its demultiplexing table.
+
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::cell::{Cause, Request, Requested};
+use crate::entry::{Entry, Kind};
+use crate::error::{Error, Rejected, Result};
+use crate::handler::{Deactivation, Handler, SharedHandler};
+use crate::interest::Interest;
+use crate::settle::Arming;
+use crate::sync::{Arc, Condvar, Mutex};
+use crate::sys::epoll::{Epoll, Event};
+use crate::sys::fork::Process;
+use crate::table::Table;
+use crate::token::{HandleId, Token};
+use crate::upcall::{self, OnPanic};
+use crate::waker::Waker;
+
+/// The handles that a pool watches, and who serves each: clone it freely and use it from any thread,
+/// also from inside any handler.
+///
+/// | call | while the handler runs, on another thread or your own |
+/// |---|---|
+/// | [`register`](HandleSet::register) | independent of it |
+/// | [`set_interest`](HandleSet::set_interest) | replaces the interest of its verdict |
+/// | [`suspend`](HandleSet::suspend), [`resume`](HandleSet::resume) | decides, instead of its verdict, whether the handle is armed |
+/// | [`remove`](HandleSet::remove) | waits for it, or from inside a handler is carried out when it returns |
+///
+/// [`Next::Close`](crate::Next::Close) is never overruled. Handles that are removed, or that the kernel
+/// refuses to change, have [`closed`](Handler::closed) called by the calling thread: do not hold a lock
+/// that it takes.
+#[derive(Clone)]
+#[doc(alias = "Handle_Set")]
+#[doc(alias = "Reactor")]
+pub struct HandleSet {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) epoll: Epoll,
+    pub(crate) waker: Waker,
+    pub(crate) table: Table<Entry>,
+    /// Tells this set's handle ids from another's.
+    pub(crate) id: u32,
+    pub(crate) process: Process,
+    pub(crate) on_panic: OnPanic,
+    deactivation: Deactivation,
+    /// Events that came while somebody outside the pool had their handle; the waker tells of them.
+    pub(crate) handed_in: Mutex<Vec<Event>>,
+    /// Threads that wait for a handle to be gone wait here; see `await_removal`.
+    removals: Mutex<()>,
+    removed: Condvar,
+}
+
+/// How a handle is registered, beyond its interest.
+///
+/// ```
+/// # use cabrank::{Deactivation, Interest, Registration};
+/// let registration = Registration::new(Interest::READABLE).deactivation(Deactivation::Edge);
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct Registration {
+    interest: Interest,
+    deactivation: Option<Deactivation>,
+    suspended: bool,
+}
+
+impl Registration {
+    /// With the given interest, and otherwise the pool's choices.
+    pub const fn new(interest: Interest) -> Registration {
+        Registration { interest, deactivation: None, suspended: false }
+    }
+
+    /// Chooses the deactivation for this handle instead of the pool's. A shared handle is always
+    /// registered by edge.
+    pub const fn deactivation(mut self, deactivation: Deactivation) -> Registration {
+        self.deactivation = Some(deactivation);
+        self
+    }
+
+    /// Registers it suspended: nothing is reported before [`HandleSet::resume`].
+    pub const fn suspended(mut self) -> Registration {
+        self.suspended = true;
+        self
+    }
+}
+
+impl From<Interest> for Registration {
+    fn from(interest: Interest) -> Registration {
+        Registration::new(interest)
+    }
+}
+
+/// When a removal takes effect.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Removal {
+    /// The handle is gone, its hook has run, and no call of its handler is under way.
+    Done,
+    /// A call of its handler is under way, and we are inside a handler ourselves: the same one, or one
+    /// that must not wait for another lest both wait for each other. That call finishes, none follows.
+    WhenHandlerReturns,
+}
+
+impl HandleSet {
+    pub(crate) fn new(
+        deactivation: Deactivation,
+        on_panic: OnPanic,
+        limit: usize,
+    ) -> Result<HandleSet> {
+        // Relaxed: only the uniqueness of the number matters.
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let epoll = Epoll::new().map_err(|source| Error::Create { object: "epoll", source })?;
+        let waker =
+            Waker::new(&epoll).map_err(|source| Error::Create { object: "eventfd", source })?;
+        let inner = Inner {
+            epoll,
+            waker,
+            table: Table::new(limit),
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            process: Process::current(),
+            on_panic,
+            deactivation,
+            handed_in: Mutex::new(Vec::new()),
+            removals: Mutex::new(()),
+            removed: Condvar::new(),
+        };
+        Ok(HandleSet { inner: Arc::new(inner) })
+    }
+
+    /// Registers a handler, which owns its descriptor, and arms it. Its first call may come before this
+    /// returns. The descriptor should be non-blocking, which is not checked: a handler that blocks on it
+    /// occupies its thread.
+    ///
+    /// # Errors
+    /// [`Error::NotPollable`], [`Error::AlreadyRegistered`], [`Error::TableFull`],
+    /// [`Error::ShutDown`], [`Error::Forked`] or [`Error::Register`], together with the handler.
+    #[doc(alias = "register_handler")]
+    pub fn register<H>(
+        &self,
+        handler: H,
+        registration: impl Into<Registration>,
+    ) -> Result<HandleId, Rejected<H>>
+    where
+        H: Handler + 'static,
+    {
+        let fd = handler.as_fd().as_raw_fd();
+        self.insert(fd, handler, Kind::exclusive, false, registration.into())
+    }
+
+    /// Registers a handler that several threads may run at once.
+    ///
+    /// # Errors
+    /// As [`register`](HandleSet::register).
+    pub fn register_shared<H>(
+        &self,
+        handler: H,
+        registration: impl Into<Registration>,
+    ) -> Result<HandleId, Rejected<H>>
+    where
+        H: SharedHandler + 'static,
+    {
+        let fd = handler.as_fd().as_raw_fd();
+        let registration = registration.into().deactivation(Deactivation::Edge);
+        self.insert(fd, handler, Kind::shared, true, registration)
+    }
+
+    /// Changes what a handle waits for. A suspended handle stays suspended.
+    ///
+    /// # Errors
+    /// [`Error::UnknownHandle`], [`Error::ForeignHandle`], [`Error::Forked`], or
+    /// [`Error::Change`] if the kernel refuses, which closes the handle.
+    pub fn set_interest(&self, id: HandleId, interest: Interest) -> Result<()> {
+        self.request(id, Request::Interest(interest)).map(drop)
+    }
+
+    /// Deactivates a handle until it is resumed. A call of its handler that is under way finishes.
+    ///
+    /// # Errors
+    /// As [`set_interest`](HandleSet::set_interest). Suspending twice is not an error.
+    #[doc(alias = "deactivate_handle")]
+    #[doc(alias = "suspend_handler")]
+    pub fn suspend(&self, id: HandleId) -> Result<()> {
+        self.request(id, Request::Suspend).map(drop)
+    }
+
+    /// Reactivates a handle; what is ready by then is reported. This does not call the handler by itself:
+    /// to have it called in any case, make its interest [`WRITABLE`](Interest::WRITABLE) before.
+    ///
+    /// # Errors
+    /// As [`set_interest`](HandleSet::set_interest). Resuming an active handle polls it again.
+    #[doc(alias = "reactivate_handle")]
+    #[doc(alias = "resume_handler")]
+    pub fn resume(&self, id: HandleId) -> Result<()> {
+        self.request(id, Request::Resume).map(drop)
+    }
+
+    /// Takes a handle out, runs its hook and drops its handler.
+    ///
+    /// When this returns [`Removal::Done`] the handler is gone and will never be called (I6). A call
+    /// that is under way on another thread is waited for, so do not hold a lock that the handler takes.
+    /// Inside a handler it does not wait; see [`Removal::WhenHandlerReturns`].
+    ///
+    /// # Errors
+    /// [`Error::UnknownHandle`], [`Error::ForeignHandle`] or [`Error::Forked`].
+    #[doc(alias = "remove_handler")]
+    pub fn remove(&self, id: HandleId) -> Result<Removal> {
+        let awaited = !upcall::is_inside();
+        let removal = self.request(id, Request::Remove { cause: Cause::Removed, awaited })?;
+        if removal == Removal::WhenHandlerReturns && awaited {
+            self.await_removal(id.token);
+            return Ok(Removal::Done);
+        }
+        Ok(removal)
+    }
+
+    /// Whether the handle is still registered. A glance: it may be over at once.
+    pub fn contains(&self, id: HandleId) -> bool {
+        let slot = self.inner.table.get(id.token.slot);
+        id.set == self.inner.id
+            && slot.is_some_and(|slot| slot.tenant() == Some(id.token.generation))
+    }
+
+    /// How many handles are registered. In a forked child none are.
+    pub fn len(&self) -> usize {
+        // The parent's lock may be held for ever.
+        if self.check_process().is_err() {
+            return 0;
+        }
+        self.inner.table.len()
+    }
+
+    /// Whether no handle is registered.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Takes every handle out, and lets none in any more.
+    pub(crate) fn clear(&self) {
+        self.inner.table.close();
+        for (number, slot) in self.inner.table.slots() {
+            if let Some(generation) = slot.tenant() {
+                let token = Token { slot: number, generation };
+                // Unknown means gone already; deferred, that its owner takes it out.
+                let _ = self.request(HandleId { token, set: self.inner.id }, SHUTDOWN);
+            }
+        }
+    }
+
+    fn insert<H>(
+        &self,
+        fd: RawFd,
+        handler: H,
+        kind: fn(H) -> Kind,
+        concurrent: bool,
+        registration: Registration,
+    ) -> Result<HandleId, Rejected<H>> {
+        if let Err(error) = self.check_process() {
+            return Err(Rejected { error, handler });
+        }
+        let (number, slot) = match self.inner.table.take_free() {
+            Ok(free) => free,
+            Err(error) => return Err(Rejected { error, handler }),
+        };
+        let interest = registration.interest;
+        let armed = !registration.suspended;
+        let deactivation = registration.deactivation.unwrap_or(self.inner.deactivation);
+        let token = Token { slot: number, generation: slot.generation() };
+        // Reserved first, so that an event that comes before the handler is in its place is noted.
+        let reserved = slot.reserve(interest, armed, concurrent);
+        let arming = Arming { deactivation, armed: armed.then_some(interest) };
+        let flags = deactivation.flags(arming.armed);
+        if let Err(source) = self.inner.epoll.add_raw(fd, flags, token.pack()) {
+            self.inner.table.put_back(number, reserved);
+            return Err(Rejected { error: refused(fd, source), handler });
+        }
+        let entry = Entry::new(fd, kind(handler), arming);
+        let id = HandleId { token, set: self.inner.id };
+        // A failure to re-arm here has closed the handle and told its hook, as it would later.
+        let _ = self.inner.settle_request(reserved.fill(entry), token);
+        if self.inner.table.is_closed() {
+            // The pool has ended since the slot was taken, and `clear` may have passed it by while it
+            // was vacant still.
+            let _ = self.request(id, SHUTDOWN);
+        }
+        Ok(id)
+    }
+
+    fn request(&self, id: HandleId, request: Request) -> Result<Removal> {
+        self.check_process()?;
+        if id.set != self.inner.id {
+            return Err(Error::ForeignHandle { id });
+        }
+        let slot = self.inner.table.get(id.token.slot).ok_or(Error::UnknownHandle { id })?;
+        match slot.request(id.token.generation, request) {
+            Requested::Owned(owned) => match self.inner.settle_request(owned, id.token) {
+                Ok(()) => Ok(Removal::Done),
+                Err(source) => Err(Error::Change { id, source }),
+            },
+            Requested::Deferred => Ok(Removal::WhenHandlerReturns),
+            Requested::Unknown => Err(Error::UnknownHandle { id }),
+        }
+    }
+
+    fn check_process(&self) -> Result<()> {
+        if self.inner.process.is_current() { Ok(()) } else { Err(Error::Forked) }
+    }
+
+    fn await_removal(&self, token: Token) {
+        let Some(slot) = self.inner.table.get(token.slot) else { return };
+        let mut waiting = self.inner.removals.lock();
+        while slot.generation() == token.generation {
+            waiting = self.inner.removed.wait(waiting);
+        }
+    }
+}
+
+impl Inner {
+    /// A slot that somebody waits for has been vacated.
+    pub(crate) fn announce_removal(&self) {
+        // The lock, so that a waiter has either seen the new generation or is waiting.
+        drop(self.removals.lock());
+        self.removed.notify_all();
+    }
+}
+
+/// The epoll descriptor, for nesting the whole set in another loop: readable while a handle is ready.
+impl AsFd for HandleSet {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.epoll.as_fd()
+    }
+}
+
+impl fmt::Debug for HandleSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HandleSet")
+            .field("id", &self.inner.id)
+            .field("handles", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+const SHUTDOWN: Request = Request::Remove { cause: Cause::Shutdown, awaited: false };
+
+fn refused(fd: RawFd, source: std::io::Error) -> Error {
+    match source.raw_os_error() {
+        Some(libc::EPERM) => Error::NotPollable { fd },
+        Some(libc::EEXIST) => Error::AlreadyRegistered { fd },
+        _ => Error::Register { fd, source },
+    }
+}

@@ -1,0 +1,326 @@
+//! What users implement: handlers, their verdict, and what they can do while they run.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use crate::handle_set::HandleSet;
+use crate::interest::{Interest, Ready};
+use crate::token::HandleId;
+
+/// A handle and the code that serves it.
+///
+/// The handle set owns the handler, and the handler owns its descriptor: nobody can close the one
+/// under the other. While [`ready`](Handler::ready) runs the handle is deactivated, so the method has
+/// `&mut self` for itself and needs no lock (invariant I3).
+///
+/// [`as_fd`](AsFd::as_fd) must go on returning the descriptor that was registered. A handler that comes
+/// back with another one is closed with [`Reason::DescriptorChanged`].
+///
+/// ```
+/// use cabrank::{Context, Handler, Interest, Next, Ready};
+/// use std::io::Read;
+/// use std::net::TcpStream;
+/// use std::os::fd::{AsFd, BorrowedFd};
+///
+/// struct Sink {
+///     stream: TcpStream, // non-blocking
+///     bytes: u64,
+/// }
+///
+/// impl AsFd for Sink {
+///     fn as_fd(&self) -> BorrowedFd<'_> {
+///         self.stream.as_fd()
+///     }
+/// }
+///
+/// impl Handler for Sink {
+///     fn ready(&mut self, _ready: Ready, _cx: &mut Context<'_>) -> Next {
+///         match self.stream.read(&mut [0; 4096]) {
+///             Ok(0) => Next::Close,
+///             Ok(n) => {
+///                 self.bytes += n as u64;
+///                 Next::Rearm(Interest::READABLE)
+///             }
+///             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+///                 Next::Drained(Interest::READABLE)
+///             }
+///             Err(_) => Next::Close,
+///         }
+///     }
+/// }
+/// ```
+#[doc(alias = "Event_Handler")]
+pub trait Handler: AsFd + Send {
+    /// Called by the thread that detected the event. It has promoted another thread before, so take
+    /// the time you need, but prefer not to block: the thread is missing meanwhile.
+    #[doc(alias = "handle_event")]
+    fn ready(&mut self, ready: Ready, cx: &mut Context<'_>) -> Next;
+
+    /// Called exactly once, when the handle has left the set and before the handler is dropped. `id` is
+    /// what it was registered under, and belongs to nobody any more.
+    fn closed(&mut self, id: HandleId, reason: Reason) {
+        let _ = (id, reason);
+    }
+}
+
+/// A handle that several threads may serve at once: a UDP socket, a listener, a semaphore eventfd.
+///
+/// Register it with [`HandleSet::register_shared`]. The handle stays active while it is served, by edge
+/// trigger: each arrival is reported to one thread. Return [`Next::Drained`] after the operation said
+/// `WouldBlock`, [`Next::Rearm`] if there may be more. A change that is asked for while threads are in the
+/// handler is made when the last of them has left; until then nobody else comes in.
+///
+/// ```
+/// use cabrank::{Interest, Next, Pool, shared_fn};
+/// use std::net::UdpSocket;
+///
+/// let pool = Pool::builder().threads(4).build()?;
+/// let socket = UdpSocket::bind("127.0.0.1:0")?;
+/// socket.set_nonblocking(true)?;
+/// let echo = shared_fn(socket, |socket: &UdpSocket, _ready, _cx| {
+///     let mut buffer = [0; 1500];
+///     while let Ok((n, peer)) = socket.recv_from(&mut buffer) {
+///         let _ = socket.send_to(&buffer[..n], peer);
+///     }
+///     Next::Drained(Interest::READABLE)
+/// });
+/// pool.handles().register_shared(echo, Interest::READABLE)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait SharedHandler: AsFd + Send + Sync {
+    /// Called by the thread that detected the event, possibly while other threads are in it.
+    fn ready(&self, ready: Ready, cx: &mut Context<'_>) -> Next;
+
+    /// Called exactly once, when the handle has left the set and no thread is in
+    /// [`ready`](SharedHandler::ready) any more.
+    fn closed(&self, id: HandleId, reason: Reason) {
+        let _ = (id, reason);
+    }
+}
+
+/// A handler's verdict: what becomes of its handle.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Next {
+    /// Wait for the interest, and report what is ready now already. Always right.
+    #[doc(alias = "reactivate_handle")]
+    Rearm(Interest),
+    /// As [`Rearm`](Next::Rearm), with the promise that the last operation said `WouldBlock` for
+    /// everything in the interest. Saves a system call under [`Deactivation::Edge`]; a wrong promise
+    /// is a handle that stays silent until the peer acts.
+    Drained(Interest),
+    /// Report nothing until somebody calls [`HandleSet::resume`]. If that has happened already, while
+    /// the handler ran, it counts: whoever got the work may be faster than the handler's return.
+    ///
+    /// ```
+    /// use cabrank::{Context, Handler, Interest, Next, Ready};
+    /// use std::io::Write;
+    /// use std::net::TcpStream;
+    /// use std::os::fd::{AsFd, BorrowedFd};
+    /// use std::sync::{Arc, Mutex};
+    /// use std::thread;
+    ///
+    /// struct Asked {
+    ///     stream: TcpStream,
+    ///     answer: Arc<Mutex<Option<String>>>,
+    /// }
+    ///
+    /// impl Handler for Asked {
+    ///     fn ready(&mut self, _ready: Ready, cx: &mut Context<'_>) -> Next {
+    ///         if let Some(answer) = self.answer.lock().unwrap().take() {
+    ///             let _ = self.stream.write_all(answer.as_bytes());
+    ///             return Next::Rearm(Interest::READABLE);
+    ///         }
+    ///         let (handles, id, answer) = (cx.handles().clone(), cx.id(), self.answer.clone());
+    ///         thread::spawn(move || {
+    ///             *answer.lock().unwrap() = Some("after long thought".into());
+    ///             // A stream with room to write is ready at once, so the handler will be called.
+    ///             let _ = handles.set_interest(id, Interest::WRITABLE);
+    ///             let _ = handles.resume(id);
+    ///         });
+    ///         Next::Suspend
+    ///     }
+    /// }
+    /// # impl AsFd for Asked {
+    /// #     fn as_fd(&self) -> BorrowedFd<'_> {
+    /// #         self.stream.as_fd()
+    /// #     }
+    /// # }
+    /// ```
+    #[doc(alias = "suspend_handler")]
+    Suspend,
+    /// Take the handle out and drop the handler.
+    #[doc(alias = "remove_handler")]
+    Close,
+}
+
+/// Why a handle left its set.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The handler returned [`Next::Close`].
+    Closed,
+    /// Somebody called [`HandleSet::remove`].
+    Removed,
+    /// The handler panicked.
+    Panicked,
+    /// The pool was shut down.
+    Shutdown,
+    /// [`AsFd::as_fd`] returned another descriptor than the registered one.
+    DescriptorChanged,
+    /// The kernel refused to re-arm the handle.
+    Failed(io::Error),
+}
+
+/// How a handle is taken out of consideration while its handler runs.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Deactivation {
+    /// The kernel disarms the handle with each event, and one system call re-arms it afterwards.
+    #[default]
+    #[doc(alias = "EPOLLONESHOT")]
+    OneShot,
+    /// The kernel reports edges, and the handle's state word keeps other threads out. No system call is
+    /// needed after a handler that returns [`Next::Drained`]; after [`Next::Rearm`] the engine polls
+    /// the handle again. To the handler both look the same.
+    #[doc(alias = "EPOLLET")]
+    Edge,
+}
+
+/// What a handler can reach while it runs.
+pub struct Context<'a> {
+    pub(crate) id: HandleId,
+    pub(crate) handles: &'a HandleSet,
+    pub(crate) caller: Caller<'a>,
+}
+
+/// Who makes an upcall.
+#[derive(Clone, Copy)]
+pub struct Caller<'a> {
+    /// The thread's index in the pool.
+    pub(crate) thread: usize,
+    pub(crate) control: &'a dyn Control,
+}
+
+/// What a handler may do to its pool.
+pub(crate) trait Control {
+    fn shut_down(&self);
+}
+
+impl fmt::Debug for Caller<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Caller").field("thread", &self.thread).finish_non_exhaustive()
+    }
+}
+
+impl Context<'_> {
+    /// The handle this event is about.
+    pub fn id(&self) -> HandleId {
+        self.id
+    }
+
+    /// The handle set, to register, change or remove handles, this one included.
+    pub fn handles(&self) -> &HandleSet {
+        self.handles
+    }
+
+    /// The index of this thread in the pool; the pool's own threads come first, from 0.
+    pub fn thread(&self) -> usize {
+        self.caller.thread
+    }
+
+    /// Asks the whole pool to stop, as [`Pool::shutdown`](crate::Pool::shutdown) does. Returns at once.
+    pub fn shutdown(&self) {
+        self.caller.control.shut_down();
+    }
+}
+
+impl fmt::Debug for Context<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context")
+            .field("id", &self.id)
+            .field("thread", &self.caller.thread)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Makes a handler of a source and a closure, where no other state is needed.
+///
+/// ```
+/// use cabrank::{Interest, Next, Pool, handler_fn};
+/// use cabrank::sys::eventfd::EventFd;
+///
+/// let pool = Pool::builder().threads(0).joiners(1).build()?;
+/// let eventfd = EventFd::new()?;
+/// eventfd.notify()?;
+/// let handler = handler_fn(eventfd, |eventfd, _ready, cx| {
+///     println!("count: {:?}", eventfd.read());
+///     cx.shutdown();
+///     Next::Close
+/// });
+/// pool.handles().register(handler, Interest::READABLE)?;
+/// pool.join()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn handler_fn<S, F>(source: S, ready: F) -> HandlerFn<S, F>
+where
+    S: AsFd + Send,
+    F: FnMut(&mut S, Ready, &mut Context<'_>) -> Next + Send,
+{
+    HandlerFn { source, ready }
+}
+
+/// A source and a closure; see [`handler_fn`].
+pub struct HandlerFn<S, F> {
+    source: S,
+    ready: F,
+}
+
+impl<S, F> HandlerFn<S, F> {
+    /// The source, for a registration that was refused.
+    pub fn into_source(self) -> S {
+        self.source
+    }
+}
+
+impl<S: AsFd, F> AsFd for HandlerFn<S, F> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.source.as_fd()
+    }
+}
+
+impl<S, F> Handler for HandlerFn<S, F>
+where
+    S: AsFd + Send,
+    F: FnMut(&mut S, Ready, &mut Context<'_>) -> Next + Send,
+{
+    fn ready(&mut self, ready: Ready, cx: &mut Context<'_>) -> Next {
+        (self.ready)(&mut self.source, ready, cx)
+    }
+}
+
+impl<S, F> SharedHandler for HandlerFn<S, F>
+where
+    S: AsFd + Send + Sync,
+    F: Fn(&S, Ready, &mut Context<'_>) -> Next + Send + Sync,
+{
+    fn ready(&self, ready: Ready, cx: &mut Context<'_>) -> Next {
+        (self.ready)(&self.source, ready, cx)
+    }
+}
+
+/// Makes a [`SharedHandler`] of a source and a closure.
+pub fn shared_fn<S, F>(source: S, ready: F) -> HandlerFn<S, F>
+where
+    S: AsFd + Send + Sync,
+    F: Fn(&S, Ready, &mut Context<'_>) -> Next + Send + Sync,
+{
+    HandlerFn { source, ready }
+}
+
+impl<S: fmt::Debug, F> fmt::Debug for HandlerFn<S, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HandlerFn").field("source", &self.source).finish_non_exhaustive()
+    }
+}
