@@ -1,0 +1,462 @@
+//! The rank: who sits, who runs, who waits, and who is to be woken.
+//!
+//! All of it stands under one lock that is held for some tens of nanoseconds, never while waiting,
+//! waking or calling a handler. The [roles](crate::roles) are the only callers.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::time::Duration;
+
+use crate::cell::MOST_SHARERS;
+use crate::error::{Error, Result};
+use crate::followers::{Bed, Chosen, Followers};
+use crate::metrics::ThreadMetrics;
+use crate::policy::{Policy, Promotion, Tempo};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard, deadline, nanoseconds, now};
+use crate::sys::epoll::Event;
+use crate::worker::{Count, Worker};
+
+pub(crate) struct Rank {
+    pub(crate) policy: Policy,
+    state: Mutex<State>,
+    /// Those who wait for `State::cleared`.
+    pub(crate) cleared: Condvar,
+    /// A copy of `State::stopping` for those who need no more than a glance.
+    stopping: AtomicBool,
+}
+
+/// Everything the protocol decides upon.
+pub(crate) struct State {
+    policy: Policy,
+    stopping: bool,
+    /// Somebody takes, or has taken, the handles out after the last thread left.
+    clearing: bool,
+    pub(crate) cleared: bool,
+    /// Threads on the handle set, or on their way there (I1).
+    seated: usize,
+    /// Seats kept for followers that have been promoted and are not up yet; eager promotion only.
+    reserved: usize,
+    /// Threads in handlers, without the overdue ones.
+    running: usize,
+    /// Threads in handlers that have overrun their budget.
+    overdue: usize,
+    /// Followers chosen and not up yet: at most one, so that a burst wakes no crowd (I11).
+    waking: usize,
+    /// A follower sleeps with a time-out, to look after the others.
+    watched: bool,
+    /// What has been detected and not yet taken by anybody.
+    leftover: VecDeque<Event>,
+    pub(crate) followers: Followers,
+    tempo: Tempo,
+    workers: Vec<Arc<Worker>>,
+    /// Application threads that have left again, summed up.
+    departed: ThreadMetrics,
+    /// Roles taken so far, and how many at the watchman's last look: whether anything moves.
+    moves: u64,
+    moves_seen: u64,
+    /// Since when nobody sits, and for how long nobody sat before that.
+    vacant_since: Option<u64>,
+    vacant: u64,
+}
+
+/// What a thread has in hand when it comes to the rank.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Holding {
+    Nothing,
+    Seat,
+    Handler,
+}
+
+/// How a thread comes to the rank.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Arrival {
+    /// From outside, from a wait or from a handler: it is awake anyway.
+    Awake,
+    /// From its bed, because it was chosen.
+    Chosen,
+    /// From its bed, because its time was over, or for no reason.
+    Timeout,
+}
+
+/// What the rank has for a thread.
+pub(crate) enum Assignment {
+    /// Sit down and wait for at most so many events; `wake` has been chosen because there is more.
+    Seat { most: usize, wake: Option<Chosen> },
+    /// Process this; `wake` has been chosen because there is more.
+    Event { event: Event, wake: Option<Chosen> },
+    /// Follow, and if `watch`, look after the others in time.
+    Follow { bed: Bed, watch: bool },
+    /// The pool stops.
+    Stop,
+}
+
+/// What becomes of a leader that has detected events.
+pub(crate) enum Promoted {
+    /// Process this one; `wake` has been promoted, or chosen to help.
+    Process { event: Event, wake: Option<Chosen> },
+    /// Enough threads are running. The events wait for one of them, and who detected them watches.
+    Enough,
+}
+
+impl Rank {
+    pub(crate) fn new(policy: Policy) -> Rank {
+        let state = State {
+            policy,
+            stopping: false,
+            clearing: false,
+            cleared: false,
+            seated: 0,
+            reserved: 0,
+            running: 0,
+            overdue: 0,
+            waking: 0,
+            watched: false,
+            leftover: VecDeque::new(),
+            followers: Followers::new(policy.order),
+            tempo: Tempo::default(),
+            workers: Vec::new(),
+            departed: ThreadMetrics::default(),
+            moves: 0,
+            moves_seen: 0,
+            vacant_since: None,
+            vacant: 0,
+        };
+        Rank {
+            policy,
+            state: Mutex::new(state),
+            cleared: Condvar::new(),
+            stopping: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// Waits until the handles have been taken out, or for `timeout`; whether they have.
+    pub(crate) fn await_cleared(&self, timeout: Option<Duration>) -> bool {
+        let deadline = timeout.map(deadline);
+        let mut state = self.lock();
+        while !state.cleared {
+            state = match deadline.map(|deadline| deadline.saturating_sub(now())) {
+                None => self.cleared.wait(state),
+                Some(0) => return false,
+                Some(remaining) => {
+                    let remaining = Duration::from_nanos(remaining);
+                    self.cleared.wait_timeout(&self.state, state, remaining)
+                }
+            };
+        }
+        true
+    }
+
+    /// Whether the pool stops. A glance, for those who do not decide anything by it.
+    pub(crate) fn is_stopping(&self) -> bool {
+        // Relaxed: a hint; decisions are made under the lock.
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Stops handing out roles, and wakes every follower; those on the handle set are the caller's to
+    /// wake. Returns `false` if it has been called before.
+    pub(crate) fn stop(&self) -> bool {
+        let mut state = self.lock();
+        let first = !state.stopping;
+        state.stopping = true;
+        // Relaxed: see `is_stopping`.
+        self.stopping.store(true, Ordering::Relaxed);
+        while let Some(chosen) = state.followers.pop() {
+            state.waking += 1;
+            // No lock is worth being released for: it happens once.
+            chosen.wake();
+        }
+        first
+    }
+}
+
+impl State {
+    /// A thread comes into the pool.
+    ///
+    /// # Errors
+    /// [`Error::ShutDown`] if it stops, [`Error::OutOfRange`] if there are too many already.
+    pub(crate) fn enlist(&mut self, worker: &Arc<Worker>) -> Result<()> {
+        if self.stopping {
+            return Err(Error::ShutDown);
+        }
+        let others = self.workers.len();
+        if others >= MOST_THREADS {
+            let (value, most) = (others as i64 + 1, MOST_THREADS as i64);
+            return Err(Error::OutOfRange { option: "threads in one pool", value, least: 1, most });
+        }
+        self.workers.push(Arc::clone(worker));
+        let threads = self.workers.len();
+        self.followers.expect(threads);
+        // Every thread may bring a full batch, or one event more, while the others are in handlers.
+        let most = threads * (self.policy.events + 1);
+        self.leftover.reserve(most.saturating_sub(self.leftover.len()));
+        Ok(())
+    }
+
+    /// A thread that comes as `arrival` will not take what the rank may have kept for it.
+    pub(crate) fn decline(&mut self, arrival: Arrival) {
+        if arrival == Arrival::Chosen && self.reserved > 0 {
+            self.reserved -= 1;
+        }
+    }
+
+    /// A thread goes, having put down what it held. Returns a follower to be woken in its place.
+    pub(crate) fn discharge(&mut self, worker: &Arc<Worker>) -> Option<Chosen> {
+        self.workers.retain(|other| !Arc::ptr_eq(other, worker));
+        if worker.is_joined {
+            self.departed = mem::take(&mut self.departed) + &worker.metrics(now());
+        }
+        self.choose()
+    }
+
+    /// A thread puts down its role.
+    pub(crate) fn put_down(&mut self, worker: &Worker, holding: Holding, took: u64, now: u64) {
+        match holding {
+            Holding::Nothing => {}
+            Holding::Seat => self.stand_up(now),
+            Holding::Handler => {
+                self.tempo.handled(took);
+                if worker.standing.finish() {
+                    self.overdue -= 1;
+                } else {
+                    self.running -= 1;
+                }
+            }
+        }
+    }
+
+    /// A thread that holds nothing asks what to do.
+    pub(crate) fn assign(
+        &mut self,
+        worker: &Arc<Worker>,
+        arrival: Arrival,
+        now: u64,
+    ) -> Assignment {
+        if self.stopping {
+            return Assignment::Stop;
+        }
+        if arrival == Arrival::Chosen && self.reserved > 0 {
+            self.reserved -= 1;
+            // What is left over comes first: from a seat one does not see it.
+            if self.leftover.is_empty() || !self.has_work_for_one_more() {
+                return self.sit_down(now);
+            }
+        }
+        let may_act = arrival != Arrival::Timeout || self.look_after(worker, now);
+        if may_act && self.has_work_for_one_more() {
+            if let Some(event) = self.leftover.pop_front() {
+                self.run(worker, now);
+                return Assignment::Event { event, wake: self.choose() };
+            }
+        }
+        if may_act && self.has_seat() {
+            return self.sit_down(now);
+        }
+        // In busy times ahead of need: a leader that finds nobody watching would have to wake one.
+        let watch = !self.watched && (self.is_busy() || self.is_unwatched());
+        self.watched |= watch;
+        Assignment::Follow { bed: self.followers.push(worker), watch }
+    }
+
+    /// A follower gets up; `token` says whether it was woken by one, `watched` whether it was the
+    /// watchman. Returns how it comes.
+    pub(crate) fn got_up(&mut self, worker: &Arc<Worker>, token: bool, watched: bool) -> Arrival {
+        if watched {
+            self.watched = false;
+        }
+        if self.followers.got_up(worker, token) {
+            self.waking -= 1;
+            Arrival::Chosen
+        } else {
+            Arrival::Timeout
+        }
+    }
+
+    /// A leader has detected events after waiting for `waited` nanoseconds. It gives up its seat,
+    /// leaves all but the first event to whoever comes, and names a follower to be woken.
+    pub(crate) fn promote(
+        &mut self,
+        worker: &Worker,
+        events: &[Event],
+        waited: u64,
+        now: u64,
+    ) -> Promoted {
+        self.stand_up(now);
+        self.tempo.waited(events.len(), waited, self.running > 0);
+        // Whoever waited longer comes first: the leftover of an earlier batch is older than ours.
+        self.leftover.extend(events);
+        if self.running >= self.policy.running || self.stopping {
+            return Promoted::Enough;
+        }
+        match self.leftover.pop_front() {
+            Some(event) => {
+                self.run(worker, now);
+                Promoted::Process { event, wake: self.choose() }
+            }
+            None => Promoted::Enough,
+        }
+    }
+
+    /// Leaves an event to whoever comes, after those that wait already.
+    pub(crate) fn put_last(&mut self, event: Event) {
+        self.leftover.push_back(event);
+    }
+
+    /// Gives back an event that its thread will not process after all.
+    pub(crate) fn put_back(&mut self, event: Event) {
+        self.leftover.push_front(event);
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
+    pub(crate) fn has_seated(&self) -> bool {
+        self.seated > 0
+    }
+
+    /// Whether what is left over has nobody to wait for but threads that sit, and do not see it.
+    /// One of them is to be called then: it takes from it or, if enough are running, looks after
+    /// them (I2).
+    pub(crate) fn must_call_seated(&self) -> bool {
+        let nobody_comes = self.waking == 0 && self.followers.is_empty();
+        self.seated > 0 && nobody_comes && !self.leftover.is_empty()
+    }
+
+    /// Whether the caller is the one to take the handles out: the pool has stopped, the last thread
+    /// has left, and nobody has been told so before.
+    pub(crate) fn is_mine_to_clear(&mut self) -> bool {
+        let mine = self.stopping && self.workers.is_empty() && !self.clearing;
+        self.clearing |= mine;
+        mine
+    }
+
+    pub(crate) fn in_handlers(&self) -> usize {
+        self.running + self.overdue
+    }
+
+    pub(crate) fn workers(&self) -> &[Arc<Worker>] {
+        &self.workers
+    }
+
+    pub(crate) fn departed(&self) -> &ThreadMetrics {
+        &self.departed
+    }
+
+    /// For how long nobody has sat, in nanoseconds.
+    pub(crate) fn vacant(&self, now: u64) -> Duration {
+        let present = self.vacant_since.map_or(0, |since| now.saturating_sub(since));
+        Duration::from_nanos(self.vacant + present)
+    }
+
+    /// A follower to be woken, if it is worth it. One at a time: the next is chosen by the one that
+    /// is on its way, when it is up and sees more to do.
+    fn choose(&mut self) -> Option<Chosen> {
+        if self.stopping || self.waking > 0 || self.followers.is_empty() {
+            return None;
+        }
+        let room = self.running < self.policy.running;
+        let worth = match self.policy.promotion {
+            Promotion::Eager => room && (self.has_seat() || !self.leftover.is_empty()),
+            Promotion::Adaptive => {
+                let backlog = self.tempo.is_backlog(self.leftover.len());
+                let unserved = self.running == 0 && !self.leftover.is_empty();
+                let unseen = self.seated == 0 && (self.running == 0 || self.has_seat());
+                room && (backlog || unserved || unseen)
+            }
+        };
+        if !worth && !self.is_unwatched() {
+            return None;
+        }
+        let chosen = self.followers.pop()?;
+        self.waking += 1;
+        // Eager promotion is a promise: the seat is the promoted thread's, whoever is faster.
+        if self.policy.promotion == Promotion::Eager && self.has_seat() {
+            self.reserved += 1;
+        }
+        Some(chosen)
+    }
+
+    /// Whether one more may, and should, take from what is left over.
+    fn has_work_for_one_more(&self) -> bool {
+        let room = self.running < self.policy.running;
+        let worth =
+            !self.is_busy() || self.running == 0 || self.tempo.is_remainder(self.leftover.len());
+        room && worth
+    }
+
+    /// Whether one more may sit down.
+    fn has_seat(&self) -> bool {
+        let room = self.running < self.policy.running;
+        let taken = self.seated + self.reserved;
+        match self.policy.promotion {
+            Promotion::Eager => room && taken < self.policy.seats,
+            // One who sits does not run; in calm times it watches for those who do.
+            Promotion::Adaptive if self.is_busy() => {
+                let alone = self.running == 0;
+                let worth = alone || self.tempo.has_long_handlers();
+                room && worth && taken == 0 && self.leftover.is_empty()
+            }
+            Promotion::Adaptive => taken < self.policy.seats && (room || self.leftover.is_empty()),
+        }
+    }
+
+    fn is_busy(&self) -> bool {
+        self.policy.promotion == Promotion::Adaptive && self.tempo.is_busy()
+    }
+
+    /// Whether something could wait for a thread that does not come, and nobody would notice (I2).
+    fn is_unwatched(&self) -> bool {
+        !self.watched && (self.seated + self.reserved == 0 || !self.leftover.is_empty())
+    }
+
+    /// The watchman looks: handlers that overran their budget no longer count as running. Returns
+    /// whether it should act upon what it finds, and not just keep watching.
+    fn look_after(&mut self, watchman: &Worker, now: u64) -> bool {
+        let moved = self.moves != self.moves_seen;
+        self.moves_seen = self.moves;
+        let latest = now.saturating_sub(nanoseconds(self.policy.budget));
+        let late = self.workers.iter().filter(|worker| worker.standing.check(latest)).count();
+        self.running -= late;
+        self.overdue += late;
+        watchman.count(Count::Rescues, late as u64);
+        if !moved && self.seated > 0 && self.leftover.is_empty() {
+            // It was busy, and then the last event came. An idle process must not tick.
+            self.tempo.rest();
+        }
+        late > 0 || !moved || !self.is_busy()
+    }
+
+    fn run(&mut self, worker: &Worker, now: u64) {
+        self.running += 1;
+        self.moves += 1;
+        worker.standing.start(now);
+    }
+
+    fn sit_down(&mut self, now: u64) -> Assignment {
+        self.seated += 1;
+        self.moves += 1;
+        debug_assert!(self.seated <= self.policy.seats, "I1: more leaders than seats");
+        if let Some(since) = self.vacant_since.take() {
+            self.vacant += now.saturating_sub(since);
+        }
+        // In calm times the kernel shares the events out, to whoever sits.
+        let calm = self.policy.promotion == Promotion::Adaptive && !self.is_busy();
+        let most = if calm { 1 } else { self.policy.events };
+        Assignment::Seat { most, wake: self.choose() }
+    }
+
+    fn stand_up(&mut self, now: u64) {
+        self.seated -= 1;
+        if self.seated == 0 {
+            self.vacant_since = Some(now);
+        }
+    }
+}
+
+/// All of them may share one handle.
+pub(crate) const MOST_THREADS: usize = MOST_SHARERS;

@@ -1,0 +1,165 @@
+//! One thread's record: where it sleeps, what it is doing, what it has done.
+
+use crossbeam_utils::CachePadded;
+
+use crate::demux::Dispatched;
+use crate::metrics::{Role, ThreadMetrics};
+use crate::parker::Parker;
+use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+
+/// Known to the thread itself, to whoever wakes it, to the watchman, and to metrics readers.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) index: usize,
+    pub(crate) name: String,
+    /// An application thread, whose record ends with its membership.
+    pub(crate) is_joined: bool,
+    /// For [`Order::Priority`](crate::Order::Priority): the higher first.
+    pub(crate) priority: i32,
+    pub(crate) parker: Parker,
+    pub(crate) standing: Standing,
+    record: CachePadded<Record>,
+}
+
+/// How the rank counts the thread. Only touched under the rank's lock, which orders it; atomic (and
+/// relaxed) only because the record is shared.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    /// Since when it counts as running; 0 if it does not.
+    running_since: AtomicU64,
+    /// It was in its handler for too long, and does not count as running any more.
+    overdue: AtomicBool,
+}
+
+impl Standing {
+    pub(crate) fn start(&self, now: u64) {
+        self.running_since.store(now, Ordering::Relaxed);
+    }
+
+    /// Ends the run; whether it was overdue.
+    pub(crate) fn finish(&self) -> bool {
+        self.running_since.store(0, Ordering::Relaxed);
+        self.overdue.swap(false, Ordering::Relaxed)
+    }
+
+    /// Marks the run as overdue if it began before `latest`; whether that is news.
+    pub(crate) fn check(&self, latest: u64) -> bool {
+        let since = self.running_since.load(Ordering::Relaxed);
+        since != 0 && since <= latest && !self.overdue.swap(true, Ordering::Relaxed)
+    }
+}
+
+/// Written by its own thread only, so that a plain load and store make an increment; all relaxed,
+/// because each number stands for itself and guards nothing.
+#[derive(Debug)]
+struct Record {
+    role: AtomicU8,
+    /// When it took the role, on the clock of [`now`](crate::sync::now).
+    since: AtomicU64,
+    times: [AtomicU64; Role::COUNT],
+    counts: [AtomicU64; Count::COUNT],
+}
+
+/// What a thread counts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Count {
+    Waits,
+    Events,
+    Promotions,
+    Wakes,
+    IdleWakes,
+    SharedTaken,
+    Rearms,
+    Stale,
+    Noted,
+    Panics,
+    Rescues,
+}
+
+impl Count {
+    const COUNT: usize = 11;
+}
+
+impl Worker {
+    pub(crate) fn new(index: usize, name: String, priority: i32) -> Worker {
+        let record = Record {
+            role: AtomicU8::new(Role::Away as u8),
+            since: AtomicU64::new(crate::sync::now()),
+            times: std::array::from_fn(|_| AtomicU64::new(0)),
+            counts: std::array::from_fn(|_| AtomicU64::new(0)),
+        };
+        Worker {
+            index,
+            name,
+            is_joined: false,
+            priority,
+            parker: Parker::new(),
+            standing: Standing {
+                running_since: AtomicU64::new(0),
+                overdue: AtomicBool::new(false),
+            },
+            record: CachePadded::new(record),
+        }
+    }
+
+    pub(crate) fn joined(index: usize, name: String) -> Worker {
+        Worker { is_joined: true, ..Worker::new(index, name, 0) }
+    }
+
+    /// Takes another role; called by the thread itself.
+    pub(crate) fn change_role(&self, role: Role, now: u64) {
+        let since = self.record.since.load(Ordering::Relaxed);
+        let before = self.record.role.load(Ordering::Relaxed) as usize;
+        add(&self.record.times[before], now.saturating_sub(since));
+        self.record.since.store(now, Ordering::Relaxed);
+        self.record.role.store(role as u8, Ordering::Relaxed);
+    }
+
+    /// Counts; called by the thread itself.
+    pub(crate) fn count(&self, what: Count, n: u64) {
+        add(&self.record.counts[what as usize], n);
+    }
+
+    /// Counts what became of an event; called by the thread itself.
+    pub(crate) fn count_dispatch(&self, dispatched: Dispatched) {
+        self.count(Count::Events, u64::from(dispatched.handled));
+        self.count(Count::Rearms, u64::from(dispatched.rearms));
+        self.count(Count::Stale, u64::from(dispatched.stale));
+        self.count(Count::Noted, u64::from(dispatched.noted));
+        self.count(Count::Panics, u64::from(dispatched.panicked));
+    }
+
+    pub(crate) fn metrics(&self, now: u64) -> ThreadMetrics {
+        let role = Role::from_number(self.record.role.load(Ordering::Relaxed));
+        let since = self.record.since.load(Ordering::Relaxed);
+        let time = |of: Role| {
+            let so_far = self.record.times[of as usize].load(Ordering::Relaxed);
+            let present = if of == role { now.saturating_sub(since) } else { 0 };
+            std::time::Duration::from_nanos(so_far + present)
+        };
+        let count = |what: Count| self.record.counts[what as usize].load(Ordering::Relaxed);
+        ThreadMetrics {
+            index: self.index,
+            name: self.name.clone(),
+            role,
+            leading: time(Role::Leader),
+            following: time(Role::Follower),
+            processing: time(Role::Processing),
+            waits: count(Count::Waits),
+            events: count(Count::Events),
+            promotions: count(Count::Promotions),
+            wakes: count(Count::Wakes),
+            idle_wakes: count(Count::IdleWakes),
+            shared_taken: count(Count::SharedTaken),
+            rearms: count(Count::Rearms),
+            stale: count(Count::Stale),
+            noted: count(Count::Noted),
+            panics: count(Count::Panics),
+            rescues: count(Count::Rescues),
+        }
+    }
+}
+
+fn add(counter: &AtomicU64, n: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+}
