@@ -1,0 +1,134 @@
+//! A multi-threaded event loop for Linux: raw epoll, run by the Leader/Followers pattern.
+//!
+//! A pool of threads takes turns at watching one set of handles. The thread that detects an event
+//! handles it: no dispatcher thread, no task queue, no allocation. Before it does, it gives the waiting
+//! role away, so a slow handler never blinds the pool. While a handler runs its handle is deactivated, so
+//! the handler has `&mut self` and needs no lock.
+//!
+//! mio is the poll, tokio is the runtime; this is the multi-threaded event loop that mio says it is not.
+//! There are no futures here, no I/O types and no protocols: bring your sockets.
+//!
+//! ```
+//! use cabrank::{Context, Interest, Next, Pool, Ready, handler_fn};
+//! use std::io::{ErrorKind::WouldBlock, Read, Write};
+//! use std::net::{TcpListener, TcpStream};
+//!
+//! fn echo(stream: &mut TcpStream, _ready: Ready, _cx: &mut Context<'_>) -> Next {
+//!     let mut buffer = [0; 4096];
+//!     match stream.read(&mut buffer) {
+//!         Ok(0) => Next::Close,
+//!         // Closes peers that do not read; examples/echo waits for them.
+//!         Ok(n) if stream.write_all(&buffer[..n]).is_err() => Next::Close,
+//!         Ok(_) => Next::Rearm(Interest::READABLE),
+//!         Err(error) if error.kind() == WouldBlock => Next::Rearm(Interest::READABLE),
+//!         Err(_) => Next::Close,
+//!     }
+//! }
+//!
+//! let listener = TcpListener::bind("127.0.0.1:0")?;
+//! listener.set_nonblocking(true)?;
+//! let address = listener.local_addr()?;
+//! let pool = Pool::builder().threads(4).build()?;
+//! let accept = handler_fn(listener, |listener: &mut TcpListener, _ready, cx| {
+//!     while let Ok((stream, _)) = listener.accept() {
+//!         if stream.set_nonblocking(true).is_ok() {
+//!             let _ = cx.handles().register(handler_fn(stream, echo), Interest::READABLE);
+//!         }
+//!     }
+//!     Next::Rearm(Interest::READABLE)
+//! });
+//! pool.handles().register(accept, Interest::READABLE)?;
+//!
+//! let mut client = TcpStream::connect(address)?;
+//! client.write_all(b"hello")?;
+//! let mut answer = [0; 5];
+//! client.read_exact(&mut answer)?;
+//! assert_eq!(&answer, b"hello");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Where to go from here
+//!
+//! | you want to | see |
+//! |---|---|
+//! | write a handler | [`Handler`], [`Next`], [`handler_fn`] |
+//! | serve one handle by several threads at once | [`SharedHandler`] |
+//! | register, change, suspend, resume, remove | [`HandleSet`] |
+//! | choose threads, seats, order, pinning, priorities | [`Builder`] |
+//! | let your own threads take part | [`Pool::join`], [`Pool::enlist`] |
+//! | stop | [`Pool::shutdown`], [`Pool::finish`], [`Context::shutdown`] |
+//! | see what it does | [`Pool::metrics`] |
+//! | use the system call wrappers alone | [`sys`] |
+//!
+//! The protocol, its invariants and the memory orderings are described in the repository's `docs/`.
+//!
+//! # What is promised
+//!
+//! - A handler never runs on two threads at once, whatever anybody does to its handle.
+//! - No readiness is lost: what arrives while a handler runs is reported when it has returned.
+//! - When [`HandleSet::remove`] has returned [`Removal::Done`], the handler is gone.
+//! - A [`HandleId`] never comes to mean another handle, nor does an event reach one.
+//! - A panic in a handler costs its handle, not a thread.
+//! - Shutdown ends every thread as soon as the handlers that run have returned, and calls each hook once.
+//!
+//! Handlers can be called without anything to do (a *spurious event*): be ready for `WouldBlock`. Which
+//! thread serves which event, and in which order two handles are served, is not guaranteed.
+//!
+//! # Fork
+//!
+//! A pool belongs to the process that built it. In a forked child all its operations answer
+//! [`Error::Forked`], and dropping it does nothing to the parent. A child that is forked inside a handler
+//! must exec or exit there; one that returns from the handler is aborted.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+pub mod sys;
+
+mod builder;
+mod cell;
+mod demux;
+mod dispatch;
+mod entry;
+mod error;
+mod followers;
+mod handle_set;
+mod handler;
+mod interest;
+mod metrics;
+#[cfg(all(test, any(loom, shuttle)))]
+mod models;
+mod parker;
+mod policy;
+mod pool;
+mod rank;
+mod roles;
+mod settle;
+mod sync;
+mod table;
+mod token;
+mod upcall;
+mod waker;
+mod worker;
+
+pub use builder::{Builder, Pinning, Scheduling};
+pub use error::{Error, Rejected, Result};
+pub use followers::Order;
+pub use handle_set::{HandleSet, Registration, Removal};
+pub use handler::{
+    Context, Deactivation, Handler, HandlerFn, Next, Reason, SharedHandler, handler_fn, shared_fn,
+};
+pub use interest::{Interest, Ready};
+pub use metrics::{Metrics, Role, ThreadMetrics};
+pub use policy::Promotion;
+pub use pool::{
+    Detected, Ending, Follower, Leader, Pool, Processing, Remote, Report, Turn, Unfinished, Watch,
+};
+pub use roles::Left;
+pub use token::HandleId;
+pub use upcall::OnPanic;
+pub use waker::Waker;
+
+/// The programs in the README are compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
