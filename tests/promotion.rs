@@ -1,0 +1,556 @@
+//! Roles and promotion: who waits, who runs, who is woken, in which order.
+
+mod util;
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use cabrank::sys::eventfd::EventFd;
+use cabrank::{
+    Builder, Context, Interest, Left, Next, Order, Pinning, Pool, Promotion, Ready, Role,
+    Scheduling, Turn, Watch, handler_fn,
+};
+use util::{Counter, PATIENCE, Probe, echo, ping, pool, read_some, wait_until};
+
+fn roles(pool: &Pool) -> Vec<Role> {
+    pool.metrics().threads.iter().map(|thread| thread.role).collect()
+}
+
+fn how_many(pool: &Pool, role: Role) -> usize {
+    roles(pool).into_iter().filter(|&other| other == role).count()
+}
+
+/// A handler that stays in until told, and tells when it is in.
+struct Blocker {
+    entered: mpsc::Receiver<usize>,
+    leave: mpsc::Sender<()>,
+    peer: UnixStream,
+}
+
+impl Blocker {
+    fn register(pool: &Pool) -> Blocker {
+        let (inside, entered) = mpsc::channel();
+        let (leave, told) = mpsc::channel::<()>();
+        let (probe, peer) = Probe::pair(move |stream, _, cx: &mut Context<'_>| {
+            let _ = read_some(stream);
+            let _ = inside.send(cx.thread());
+            let _ = told.recv();
+            Next::Rearm(Interest::READABLE)
+        });
+        pool.handles().register(probe, Interest::READABLE).unwrap();
+        Blocker { entered, leave, peer }
+    }
+
+    /// Makes a thread go in; which.
+    #[track_caller]
+    fn enter(&mut self) -> usize {
+        self.peer.write_all(b"x").unwrap();
+        self.entered.recv_timeout(PATIENCE).expect("a thread that comes in")
+    }
+
+    fn leave(&self) {
+        self.leave.send(()).unwrap();
+    }
+}
+
+/// I1 and I2 in the papers' pattern: one leads, the rest follow, and promotion precedes processing.
+#[test]
+fn with_one_seat_there_is_one_leader_and_one_is_promoted_before_each_event() {
+    let (pool, _watchdog) = pool(Pool::builder().threads(3).papers());
+    wait_until("one leader, two followers", || {
+        how_many(&pool, Role::Leader) == 1 && how_many(&pool, Role::Follower) == 2
+    });
+    let mut first = Blocker::register(&pool);
+    let mut second = Blocker::register(&pool);
+    let mut third = Blocker::register(&pool);
+    first.enter();
+    wait_until("a new leader beside the processing thread", || {
+        how_many(&pool, Role::Leader) == 1 && how_many(&pool, Role::Processing) == 1
+    });
+    second.enter();
+    wait_until("the last thread leads", || how_many(&pool, Role::Leader) == 1);
+    // Nobody is left to be promoted; the mark this leaves is consumed by the first to finish.
+    third.enter();
+    assert_eq!(how_many(&pool, Role::Processing), 3);
+    let (probe, mut peer) = Probe::pair(echo);
+    pool.handles().register(probe, Interest::READABLE).unwrap();
+    peer.write_all(b"p").unwrap();
+    second.leave();
+    let mut back = [0];
+    std::io::Read::read_exact(&mut peer, &mut back).unwrap();
+    wait_until("the finished thread leads", || how_many(&pool, Role::Leader) == 1);
+    assert!(pool.metrics().without_leader > Duration::ZERO);
+    first.leave();
+    third.leave();
+}
+
+/// I1 for every number of seats, at rest.
+#[test]
+fn no_more_threads_wait_than_there_are_seats() {
+    for leaders in 1..=4 {
+        for promotion in [Promotion::Eager, Promotion::Adaptive] {
+            let builder = Pool::builder().threads(4).running(4).leaders(leaders);
+            let (pool, _watchdog) = pool(builder.promotion(promotion));
+            wait_until("all seats taken", || how_many(&pool, Role::Leader) == leaders);
+            let (probe, mut peer) = Probe::pair(echo);
+            pool.handles().register(probe, Interest::READABLE).unwrap();
+            for _ in 0..50 {
+                ping(&mut peer);
+                assert!(how_many(&pool, Role::Leader) <= leaders);
+            }
+        }
+    }
+}
+
+/// The eyes stay open under the default policy: with all but one blocked the last one serves.
+#[test]
+fn with_all_threads_but_one_blocked_the_rest_is_served() {
+    for builder in [Pool::builder(), Pool::builder().papers(), Pool::builder().leaders(1)] {
+        let (pool, _watchdog) = pool(builder.threads(4));
+        let mut blockers: Vec<Blocker> = (0..3).map(|_| Blocker::register(&pool)).collect();
+        for blocker in &mut blockers {
+            blocker.enter();
+        }
+        let (probe, mut peer) = Probe::pair(echo);
+        pool.handles().register(probe, Interest::READABLE).unwrap();
+        for _ in 0..20 {
+            ping(&mut peer);
+        }
+        for blocker in &blockers {
+            blocker.leave();
+        }
+    }
+}
+
+/// What one wait has fetched is there for all: nothing waits behind a slow handler.
+#[test]
+fn leftover_events_do_not_wait_behind_a_blocked_handler() {
+    for promotion in [Promotion::Eager, Promotion::Adaptive] {
+        let builder = Pool::builder().threads(4).running(2).events_per_wait(64);
+        let (pool, _watchdog) = pool(builder.promotion(promotion));
+        let all = Arc::new(Barrier::new(2));
+        // Eight handlers become ready at once; the first to run blocks until the others are done.
+        let done = Counter::new();
+        let first = Arc::new(AtomicUsize::new(0));
+        let mut peers = Vec::new();
+        for _ in 0..8 {
+            let (done, first, all) = (done.clone(), Arc::clone(&first), Arc::clone(&all));
+            let (probe, peer) = Probe::pair(move |stream, _, _: &mut Context<'_>| {
+                let _ = read_some(stream);
+                if first.fetch_add(1, Ordering::SeqCst) == 0 {
+                    all.wait();
+                }
+                done.add(1);
+                Next::Rearm(Interest::READABLE)
+            });
+            pool.handles().register(probe, Interest::READABLE).unwrap();
+            peers.push(peer);
+        }
+        for peer in &mut peers {
+            peer.write_all(b"x").unwrap();
+        }
+        done.wait_for(7);
+        all.wait();
+        done.wait_for(8);
+    }
+}
+
+/// The cap holds while handlers keep their budget, and the highest count is really reached.
+#[test]
+fn no_more_handlers_run_at_once_than_allowed() {
+    for running in [1, 2, 3] {
+        for promotion in [Promotion::Eager, Promotion::Adaptive] {
+            let builder = Pool::builder().threads(6).running(running).promotion(promotion);
+            let (pool, _watchdog) = pool(builder.budget(PATIENCE));
+            let inside = Arc::new(AtomicUsize::new(0));
+            let most = Arc::new(AtomicUsize::new(0));
+            let calls = Counter::new();
+            let mut peers = Vec::new();
+            for _ in 0..12 {
+                let (inside, most) = (Arc::clone(&inside), Arc::clone(&most));
+                let calls = calls.clone();
+                let (probe, peer) = Probe::pair(move |stream, _, _: &mut Context<'_>| {
+                    let now = inside.fetch_add(1, Ordering::SeqCst) + 1;
+                    most.fetch_max(now, Ordering::SeqCst);
+                    let _ = read_some(stream);
+                    thread::sleep(Duration::from_micros(500));
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    calls.add(1);
+                    Next::Rearm(Interest::READABLE)
+                });
+                pool.handles().register(probe, Interest::READABLE).unwrap();
+                peers.push(peer);
+            }
+            for round in 1..=20 {
+                for peer in &mut peers {
+                    peer.write_all(b"x").unwrap();
+                }
+                calls.wait_for(12 * round);
+            }
+            assert_eq!(most.load(Ordering::SeqCst), running, "{promotion:?}");
+        }
+    }
+}
+
+/// I2 with a cap: a handler that overruns its budget does not count any more.
+#[test]
+fn a_blocked_handler_is_replaced_by_the_watchman() {
+    let builder = Pool::builder().threads(3).running(1).budget(Duration::from_micros(200));
+    let (pool, _watchdog) = pool(builder);
+    let mut blocker = Blocker::register(&pool);
+    let (probe, mut peer) = Probe::pair(echo);
+    pool.handles().register(probe, Interest::READABLE).unwrap();
+    blocker.enter();
+    for _ in 0..50 {
+        ping(&mut peer);
+    }
+    assert!(pool.metrics().total().rescues >= 1, "{}", pool.metrics());
+    blocker.leave();
+    ping(&mut peer);
+}
+
+/// An idle process must not tick, also after a busy time.
+#[test]
+fn an_idle_pool_sleeps() {
+    let (pool, _watchdog) = pool(Pool::builder().threads(4));
+    let (probe, peer) = Probe::pair(echo);
+    pool.handles().register(probe, Interest::READABLE).unwrap();
+    let mut other = peer.try_clone().unwrap();
+    let reader = thread::spawn(move || {
+        let mut left = 200_000;
+        let mut buffer = [0; 4096];
+        while left > 0 {
+            left -= std::io::Read::read(&mut other, &mut buffer).unwrap();
+        }
+    });
+    let mut peer = peer;
+    for _ in 0..2_000 {
+        peer.write_all(&[1; 100]).unwrap();
+    }
+    reader.join().unwrap();
+    let switches = || {
+        let mut total = 0;
+        for task in std::fs::read_dir("/proc/self/task").unwrap().flatten() {
+            let comm = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+            let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
+            let line = status.lines().find(|line| line.starts_with("voluntary"));
+            if comm.starts_with("sleeper") {
+                total += line
+                    .and_then(|l| l.split_whitespace().nth(1))
+                    .map_or(0, |n| n.parse().unwrap());
+            }
+        }
+        total
+    };
+    drop(pool);
+    let (pool, _watchdog) = util::pool(Pool::builder().threads(4).name("sleeper"));
+    let (probe, mut peer) = Probe::pair(echo);
+    pool.handles().register(probe, Interest::READABLE).unwrap();
+    for _ in 0..2_000 {
+        ping(&mut peer);
+    }
+    // Long enough for the watchman to see that nothing moves any more.
+    thread::sleep(Duration::from_millis(50));
+    let before: u64 = switches();
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(switches(), before, "{}", pool.metrics());
+}
+
+/// ACE's Token_Strategy: FIFO spreads leadership evenly, LIFO concentrates it.
+#[test]
+fn lifo_concentrates_the_work_and_fifo_spreads_it() {
+    let spread = |order: Order| {
+        let (pool, _watchdog) = pool(Pool::builder().threads(5).papers().order(order));
+        wait_until("all have come", || {
+            how_many(&pool, Role::Leader) == 1 && how_many(&pool, Role::Follower) == 4
+        });
+        let (probe, mut peer) = Probe::pair(echo);
+        pool.handles().register(probe, Interest::READABLE).unwrap();
+        for _ in 0..1_000 {
+            ping(&mut peer);
+        }
+        let events: Vec<f64> =
+            pool.metrics().threads.iter().map(|thread| thread.events as f64).collect();
+        let mean = events.iter().sum::<f64>() / 5.0;
+        let variance = events.iter().map(|e| (e - mean).powi(2)).sum::<f64>() / 5.0;
+        (variance.sqrt() / mean, events)
+    };
+    let (fifo, events) = spread(Order::Fifo);
+    assert!(fifo < 0.5, "FIFO is uneven: {events:?}");
+    let (lifo, events) = spread(Order::Lifo);
+    assert!(lifo > 2.0 * fifo, "LIFO is even: {events:?}");
+    assert!(events.contains(&0.0), "LIFO let nobody sleep: {events:?}");
+}
+
+/// Followers are promoted by thread priority; those of low priority only when no other is left.
+#[test]
+fn the_follower_of_highest_priority_is_promoted() {
+    // Nice values above zero need no permission.
+    let builder = Pool::builder().threads(4).papers().order(Order::Priority);
+    let (pool, _watchdog) =
+        pool(builder.scheduling_by(|index| Scheduling::Nice([10, 1, 5, 7][index])));
+    let mut blockers: Vec<Blocker> = (0..4).map(|_| Blocker::register(&pool)).collect();
+    wait_until("one leads, three follow", || {
+        how_many(&pool, Role::Leader) == 1 && how_many(&pool, Role::Follower) == 3
+    });
+    let entered: Vec<usize> = blockers.iter_mut().map(Blocker::enter).collect();
+    // Whoever came first leads first; from then on it goes by priority.
+    let mut expected = vec![1, 2, 3, 0];
+    expected.retain(|&thread| thread != entered[0]);
+    assert_eq!(entered[1..], expected);
+    for blocker in &blockers {
+        blocker.leave();
+    }
+}
+
+#[test]
+fn every_order_serves() {
+    for order in [Order::Lifo, Order::Fifo, Order::Priority, Order::Unordered] {
+        for builder in
+            [Pool::builder(), Pool::builder().papers(), Pool::builder().events_per_wait(4)]
+        {
+            let (pool, _watchdog) = pool(builder.threads(4).order(order));
+            let mut peers = Vec::new();
+            for _ in 0..8 {
+                let (probe, peer) = Probe::pair(echo);
+                pool.handles().register(probe, Interest::READABLE).unwrap();
+                peers.push(peer);
+            }
+            for _ in 0..50 {
+                for peer in &mut peers {
+                    ping(peer);
+                }
+            }
+            wait_until("all counted", || pool.metrics().total().events >= 400);
+        }
+    }
+}
+
+/// I11, by counts: an event wakes at most one thread by our hand, a burst a bounded number.
+#[test]
+fn an_event_wakes_at_most_one_follower() {
+    let (pool, _watchdog) = pool(Pool::builder().threads(8).papers());
+    let (probe, mut peer) = Probe::pair(echo);
+    pool.handles().register(probe, Interest::READABLE).unwrap();
+    wait_until("the followers", || how_many(&pool, Role::Follower) == 7);
+    for _ in 0..500 {
+        ping(&mut peer);
+    }
+    // An event that comes while its slot is still being given back is detected twice, and promotes twice.
+    let total = pool.metrics().total();
+    assert!(total.wakes <= total.promotions, "{}", pool.metrics());
+    assert!(total.promotions <= total.events + total.rearms, "{}", pool.metrics());
+}
+
+#[test]
+fn in_calm_times_nobody_is_woken_by_hand() {
+    let (pool, _watchdog) = pool(Pool::builder().threads(8).running(4));
+    let (probe, mut peer) = Probe::pair(echo);
+    pool.handles().register(probe, Interest::READABLE).unwrap();
+    wait_until("the leaders", || how_many(&pool, Role::Leader) == 4);
+    for _ in 0..500 {
+        ping(&mut peer);
+        thread::sleep(Duration::from_micros(100));
+    }
+    let total = pool.metrics().total();
+    assert!(total.wakes < total.events / 10, "{}", pool.metrics());
+}
+
+/// ACE's Reactor_Fairness, by counts: one that is always ready does not keep the others waiting.
+#[test]
+fn a_handle_that_is_always_ready_does_not_starve_the_others() {
+    for builder in [Pool::builder(), Pool::builder().papers()] {
+        let (pool, _watchdog) = pool(builder.threads(2));
+        let greedy = Counter::new();
+        let count = greedy.clone();
+        // Never read: ready for ever.
+        let eventfd = EventFd::new().unwrap();
+        eventfd.notify().unwrap();
+        let always = handler_fn(eventfd, move |_, _: Ready, _: &mut Context<'_>| {
+            count.add(1);
+            Next::Rearm(Interest::READABLE)
+        });
+        pool.handles().register(always, Interest::READABLE).unwrap();
+        let (probe, mut peer) = Probe::pair(echo);
+        pool.handles().register(probe, Interest::READABLE).unwrap();
+        let mut longest = 0;
+        for _ in 0..200 {
+            let before = greedy.get();
+            ping(&mut peer);
+            longest = longest.max(greedy.get() - before);
+        }
+        // How long a ping takes is the scheduler's; that it comes back at all while the other runs on
+        // and on is ours.
+        greedy.wait_for(100);
+        println!("at most {longest} calls of the greedy handler during one ping");
+    }
+}
+
+/// The same among equals that are always ready: the kernel's list and ours go round.
+#[test]
+fn handles_that_are_all_always_ready_get_equal_shares() {
+    for builder in [Pool::builder(), Pool::builder().papers(), Pool::builder().events_per_wait(3)] {
+        let (pool, _watchdog) = pool(builder.threads(2));
+        let counters: Vec<Counter> = (0..8).map(|_| Counter::new()).collect();
+        for counter in &counters {
+            let eventfd = EventFd::new().unwrap();
+            eventfd.notify().unwrap();
+            let count = counter.clone();
+            let always = handler_fn(eventfd, move |_, _: Ready, _: &mut Context<'_>| {
+                count.add(1);
+                Next::Rearm(Interest::READABLE)
+            });
+            pool.handles().register(always, Interest::READABLE).unwrap();
+        }
+        counters[0].wait_for(2_000);
+        pool.finish();
+        let counts: Vec<u64> = counters.iter().map(Counter::get).collect();
+        let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+        assert!(least * 2 > *most, "{counts:?}");
+    }
+}
+
+/// Application threads take part, and a leader whose time is over is replaced.
+#[test]
+fn application_threads_join_and_leave() {
+    let (pool, _watchdog) = pool(Pool::builder().threads(0).joiners(2));
+    let (probe, mut peer) = Probe::pair(echo);
+    pool.handles().register(probe, Interest::READABLE).unwrap();
+    thread::scope(|scope| {
+        let pool = &pool;
+        let stays = scope.spawn(move || pool.join());
+        for _ in 0..20 {
+            let left = pool.join_timeout(Duration::from_millis(2)).unwrap();
+            assert!(matches!(left, Left::TimedOut));
+            ping(&mut peer);
+        }
+        pool.shutdown();
+        stays.join().unwrap().unwrap();
+    });
+    assert!(pool.metrics().departed.waits > 0);
+}
+
+/// TAO's lost leader: members with random short times come and go while the rest must go on.
+#[test]
+fn leadership_survives_members_whose_time_is_over() {
+    for builder in [Pool::builder().papers(), Pool::builder()] {
+        let (pool, _watchdog) = pool(builder.threads(1).joiners(4));
+        let (probe, mut peer) = Probe::pair(echo);
+        pool.handles().register(probe, Interest::READABLE).unwrap();
+        let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        thread::scope(|scope| {
+            for number in 0..3_u64 {
+                let (pool, stop) = (&pool, Arc::clone(&stop));
+                scope.spawn(move || {
+                    let mut random = util::Random::new(number + 1);
+                    while !stop.load(Ordering::SeqCst) {
+                        let time = Duration::from_micros(random.below(300));
+                        pool.join_timeout(time).unwrap();
+                    }
+                });
+            }
+            for _ in 0..1_000 {
+                ping(&mut peer);
+            }
+            stop.store(true, Ordering::SeqCst);
+        });
+    }
+}
+
+/// The roles by hand, and what happens to what they hold when they are dropped.
+#[test]
+fn a_role_that_is_dropped_passes_on_what_it_held() {
+    let (pool, _watchdog) = pool(Pool::builder().threads(0).joiners(2).papers());
+    let (probe, mut peer) = Probe::pair(echo);
+    pool.handles().register(probe, Interest::READABLE).unwrap();
+    for drop_at in 0..3 {
+        peer.write_all(b"p").unwrap();
+        let Turn::Lead(leader) = pool.enlist().unwrap().follow() else { panic!("not the leader") };
+        if drop_at == 0 {
+            drop(leader);
+        } else if let Watch::Detected(detected) = leader.wait() {
+            if drop_at == 1 {
+                drop(detected);
+            } else {
+                drop(detected.promote().unwrap());
+            }
+        }
+        // Whatever was dropped, the event is still there for the next.
+        let processing = match pool.enlist().unwrap().follow() {
+            Turn::Process(processing) => processing,
+            Turn::Lead(leader) => match leader.wait() {
+                Watch::Detected(detected) => detected.promote().unwrap(),
+                Watch::Nothing(_) => panic!("the event is lost"),
+            },
+            Turn::Leave(why) => panic!("{why}"),
+        };
+        drop(processing.process());
+        let mut back = [0];
+        std::io::Read::read_exact(&mut peer, &mut back).unwrap();
+    }
+}
+
+#[test]
+fn threads_have_their_names_hooks_and_pins() {
+    let (started, starts) = mpsc::channel();
+    let (stopped, stops) = mpsc::channel();
+    let (started, stopped) = (Mutex::new(started), Mutex::new(stopped));
+    let cpus = cabrank::sys::sched::allowed_cpus();
+    let builder: Builder = Pool::builder()
+        .threads(3)
+        .name("front")
+        .stack_size(256 * 1024)
+        .pinning(Pinning::OnePerCpu)
+        .on_thread_start(move |index| {
+            let name = thread::current().name().unwrap().to_string();
+            let width = cabrank::sys::sched::affinity_width().unwrap();
+            let cpu = cabrank::sys::sched::allowed_cpus()[0];
+            started.lock().unwrap().send((index, (name, width, cpu))).unwrap();
+        })
+        .on_thread_stop(move |index| stopped.lock().unwrap().send(index).unwrap());
+    let (pool, _watchdog) = pool(builder);
+    let starts: HashMap<usize, (String, usize, usize)> = starts.iter().take(3).collect();
+    for index in 0..3 {
+        let expected = (format!("front-{index}"), 1, cpus[index % cpus.len()]);
+        assert_eq!(starts[&index], expected);
+    }
+    drop(pool);
+    let mut stops: Vec<usize> = stops.iter().take(3).collect();
+    stops.sort_unstable();
+    assert_eq!(stops, [0, 1, 2]);
+}
+
+#[test]
+fn a_spinning_pool_serves_and_stops() {
+    let builder = Pool::builder().threads(2).spin(Duration::from_micros(50));
+    let (pool, _watchdog) = pool(builder);
+    let (probe, mut peer) = Probe::pair(echo);
+    pool.handles().register(probe, Interest::READABLE).unwrap();
+    for _ in 0..200 {
+        ping(&mut peer);
+    }
+}
+
+/// A wake-up is not an event, is never lost and coalesces.
+#[test]
+fn a_waker_gets_a_thread_out_of_its_wait() {
+    let (pool, _watchdog) = pool(Pool::builder().threads(1));
+    let waker = pool.waker();
+    for _ in 0..50 {
+        let before = pool.metrics().total().waits;
+        waker.wake();
+        wait_until("a wait that ends", || pool.metrics().total().waits > before);
+    }
+    assert_eq!(pool.metrics().total().events, 0);
+    let before = pool.metrics().total().waits;
+    for _ in 0..10_000 {
+        waker.wake();
+    }
+    wait_until("a wait that ends", || pool.metrics().total().waits > before);
+    assert!(pool.metrics().total().waits - before <= 10_000);
+}

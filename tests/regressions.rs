@@ -1,0 +1,252 @@
+//! What has gone wrong once, by what it was.
+
+mod util;
+
+use std::cell::RefCell;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use cabrank::{Context, Error, Interest, Left, Next, Order, Pool, Promotion, Turn, Watch};
+use util::{Counter, PATIENCE, Probe, echo, in_own_process, ping, pool, read_some, wait_until};
+
+/// A spinning leader answered the wake-up, found no event, and went to sleep on it.
+#[test]
+fn a_spinning_leader_does_not_swallow_a_wake_up() {
+    for round in 0..200_u64 {
+        let threads = 1 + round as usize % 2;
+        let builder = Pool::builder().threads(threads).spin(Duration::from_micros(100));
+        let (pool, _watchdog) = pool(builder);
+        thread::sleep(Duration::from_micros(round % 150));
+        pool.finish();
+    }
+    let (pool, _watchdog) = pool(Pool::builder().threads(1).spin(Duration::from_micros(200)));
+    let waker = pool.waker();
+    for round in 0..300_u64 {
+        let before = pool.metrics().total().waits;
+        waker.wake();
+        wait_until("a wait that ends", || pool.metrics().total().waits > before);
+        thread::sleep(Duration::from_micros(round % 300));
+    }
+}
+
+/// The time spent spinning was added to the time to wait.
+#[test]
+fn spinning_is_part_of_a_members_time() {
+    let (pool, _watchdog) = pool(Pool::builder().threads(0).joiners(1).spin(PATIENCE));
+    let left = pool.join_timeout(Duration::from_millis(20)).unwrap();
+    assert!(matches!(left, Left::TimedOut));
+}
+
+/// It waited for itself.
+#[test]
+fn finish_inside_a_handler_returns() {
+    for within in [None, Some(PATIENCE)] {
+        let (pool, _watchdog) = pool(Pool::builder().threads(2));
+        let owner: Arc<Mutex<Option<Pool>>> = Arc::default();
+        let held = Arc::clone(&owner);
+        let (told, answers) = mpsc::channel();
+        let (probe, mut peer) = Probe::pair(move |_: &mut UnixStream, _, _: &mut Context<'_>| {
+            let pool = held.lock().unwrap().take().unwrap();
+            match within {
+                None => told.send(pool.finish().threads.is_empty()).unwrap(),
+                Some(time) => {
+                    let unfinished = pool.finish_within(time).unwrap_err();
+                    let still = matches!(unfinished.error, Error::StillRunning { .. });
+                    drop(unfinished);
+                    told.send(still).unwrap();
+                }
+            }
+            Next::Rearm(Interest::READABLE)
+        });
+        let closed = probe.closed.clone();
+        pool.handles().register(probe, Interest::READABLE).unwrap();
+        *owner.lock().unwrap() = Some(pool);
+        peer.write_all(b"x").unwrap();
+        assert!(answers.recv_timeout(PATIENCE).expect("an answer, not a deadlock"));
+        closed.wait_for(1);
+    }
+}
+
+/// The thread whose hook dropped the pool was to join itself.
+#[test]
+fn a_stop_hook_may_drop_the_pool() {
+    let owner: Arc<Mutex<Option<Pool>>> = Arc::default();
+    let (held, done) = (Arc::clone(&owner), Counter::new());
+    let count = done.clone();
+    let builder = Pool::builder().threads(1).on_thread_stop(move |_| {
+        drop(held.lock().unwrap().take());
+        count.add(1);
+    });
+    let (pool, _watchdog) = pool(builder);
+    let remote = pool.remote();
+    *owner.lock().unwrap() = Some(pool);
+    remote.shutdown();
+    done.wait_for(1);
+}
+
+/// A pool in a thread's local was dropped when what knows the thread's pools was gone already; or on the
+/// very thread that it was to join.
+#[test]
+fn a_pool_in_a_threads_local_ends_with_the_thread() {
+    thread_local! {
+        static KEPT: RefCell<Option<Arc<Pool>>> = const { RefCell::new(None) };
+    }
+    in_own_process("a_pool_in_a_threads_local_ends_with_the_thread", || {
+        thread::spawn(|| {
+            KEPT.set(None);
+            let pool = Pool::builder().threads(1).build().unwrap();
+            pool.join_timeout(Duration::from_millis(1)).unwrap();
+            KEPT.set(Some(Arc::new(pool)));
+        })
+        .join()
+        .unwrap();
+
+        let pool = Arc::new(Pool::builder().threads(1).build().unwrap());
+        let (held, done) = (Arc::downgrade(&pool), Counter::new());
+        let count = done.clone();
+        let (probe, mut peer) = Probe::pair(move |_: &mut UnixStream, _, cx: &mut Context<'_>| {
+            KEPT.set(held.upgrade());
+            count.add(1);
+            cx.shutdown();
+            Next::Close
+        });
+        pool.handles().register(probe, Interest::READABLE).unwrap();
+        let remote = pool.remote();
+        peer.write_all(b"x").unwrap();
+        done.wait_for(1);
+        // From now on the pool's own thread holds it, until that ends.
+        drop(pool);
+        wait_until("the last handle is gone", || remote.handles().is_empty());
+    });
+}
+
+/// The only sleeper's time was over between being chosen and being given its token.
+#[test]
+fn unordered_followers_may_give_up_while_they_are_chosen() {
+    let builder = Pool::builder().threads(1).joiners(3).papers().order(Order::Unordered);
+    let (pool, _watchdog) = pool(builder);
+    let (probe, mut peer) = Probe::pair(echo);
+    pool.handles().register(probe, Interest::READABLE).unwrap();
+    let stop = Counter::new();
+    thread::scope(|scope| {
+        for number in 0..3 {
+            let (pool, stop) = (&pool, stop.clone());
+            scope.spawn(move || {
+                let mut random = util::Random::new(number + 1);
+                while stop.get() == 0 {
+                    pool.join_timeout(Duration::from_micros(random.below(60))).unwrap();
+                }
+            });
+        }
+        for _ in 0..2_000 {
+            ping(&mut peer);
+        }
+        stop.add(1);
+    });
+}
+
+/// What a member had detected when it left was left to threads that sat, and did not see it.
+#[test]
+fn what_a_leaving_member_had_detected_is_served_by_those_who_sit() {
+    let (pool, _watchdog) = pool(Pool::builder().threads(0).joiners(2).leaders(2).running(2));
+    let (probe, mut peer) = Probe::pair(echo);
+    pool.handles().register(probe, Interest::READABLE).unwrap();
+    let Turn::Lead(leaves) = pool.enlist().unwrap().follow() else { panic!("no seat") };
+    let Turn::Lead(stays) = pool.enlist().unwrap().follow() else { panic!("no second seat") };
+    peer.write_all(b"p").unwrap();
+    let Watch::Detected(detected) = leaves.wait() else { panic!("no event") };
+    drop(detected);
+    // There is nothing on the handle set any more; it is called all the same.
+    let Watch::Nothing(follower) = stays.wait() else { panic!("an event out of nowhere") };
+    let Turn::Process(processing) = follower.follow() else { panic!("the event is lost") };
+    drop(processing.process());
+    let mut back = [0];
+    std::io::Read::read_exact(&mut peer, &mut back).unwrap();
+}
+
+/// The promoted thread sat down on its seat while an event was left over behind a blocked handler.
+#[test]
+fn the_promoted_thread_serves_what_is_left_over_first() {
+    let builder = Pool::builder().threads(2).promotion(Promotion::Eager).running(2);
+    let (pool, _watchdog) = pool(builder.events_per_wait(8));
+    let (leave, told) = mpsc::channel::<()>();
+    let told = Arc::new(Mutex::new(told));
+    let (calls, first) = (Counter::new(), Counter::new());
+    let mut peers = Vec::new();
+    for _ in 0..2 {
+        let (calls, first, told) = (calls.clone(), first.clone(), Arc::clone(&told));
+        let (probe, peer) = Probe::pair(move |stream, _, _: &mut Context<'_>| {
+            let _ = read_some(stream);
+            if first.add(1) == 1 {
+                let _ = told.lock().unwrap().recv();
+            }
+            calls.add(1);
+            Next::Rearm(Interest::READABLE)
+        });
+        pool.handles().register(probe, Interest::READABLE).unwrap();
+        peers.push(peer);
+    }
+    for peer in &mut peers {
+        peer.write_all(b"x").unwrap();
+    }
+    // One blocks; the other is served all the same.
+    calls.wait_for(1);
+    leave.send(()).unwrap();
+    calls.wait_for(2);
+}
+
+/// The counters of a member that had gone step by step were lost when it left.
+#[test]
+fn counters_outlive_a_member_that_was_enlisted() {
+    let (pool, _watchdog) = pool(Pool::builder().threads(0).joiners(1));
+    let (probe, mut peer) = Probe::pair(echo);
+    pool.handles().register(probe, Interest::READABLE).unwrap();
+    peer.write_all(b"p").unwrap();
+    let Turn::Lead(leader) = pool.enlist().unwrap().follow() else { panic!("no seat") };
+    let Watch::Detected(detected) = leader.wait() else { panic!("no event") };
+    drop(detected.promote().unwrap().process());
+    assert_eq!(pool.metrics().total().events, 1);
+}
+
+/// A child forked in a handler went on as a thread of its parent's pool, and took the parent's events.
+#[test]
+fn a_child_forked_in_a_handler_does_not_go_on_in_the_pool() {
+    in_own_process("a_child_forked_in_a_handler_does_not_go_on_in_the_pool", || {
+        let (pool, _watchdog) = pool(Pool::builder().threads(1));
+        let (told, children) = mpsc::channel();
+        let mut first = true;
+        let (probe, mut peer) =
+            Probe::pair(move |stream: &mut UnixStream, ready, cx: &mut Context<'_>| {
+                if std::mem::take(&mut first) {
+                    fork_and_return(&told);
+                }
+                echo(stream, ready, cx)
+            });
+        pool.handles().register(probe, Interest::READABLE).unwrap();
+        for _ in 0..10 {
+            ping(&mut peer);
+        }
+        let child: nix::unistd::Pid = children.recv_timeout(PATIENCE).unwrap();
+        let ended = nix::sys::wait::waitpid(child, None).unwrap();
+        let aborted = nix::sys::signal::Signal::SIGABRT;
+        assert!(
+            matches!(ended, nix::sys::wait::WaitStatus::Signaled(_, signal, _) if signal == aborted),
+            "{ended:?}"
+        );
+        for _ in 0..10 {
+            ping(&mut peer);
+        }
+    });
+}
+
+#[allow(unsafe_code)] // forking is
+fn fork_and_return(told: &mpsc::Sender<nix::unistd::Pid>) {
+    // SAFETY: the child makes no call but those of the handler before it is aborted.
+    match unsafe { nix::unistd::fork() }.unwrap() {
+        nix::unistd::ForkResult::Parent { child } => told.send(child).unwrap(),
+        nix::unistd::ForkResult::Child => {}
+    }
+}
