@@ -25,6 +25,13 @@ fn how_many(pool: &Pool, role: Role) -> usize {
     roles(pool).into_iter().filter(|&other| other == role).count()
 }
 
+/// Registers an echo; the peer's end.
+fn echoing(pool: &Pool) -> UnixStream {
+    let (probe, peer) = Probe::pair(echo);
+    pool.handles().register(probe, Interest::READABLE).unwrap();
+    peer
+}
+
 /// A handler that stays in until told, and tells when it is in.
 struct Blocker {
     entered: mpsc::Receiver<usize>,
@@ -77,8 +84,7 @@ fn with_one_seat_there_is_one_leader_and_one_is_promoted_before_each_event() {
     // Nobody is left to be promoted; the mark this leaves is consumed by the first to finish.
     third.enter();
     assert_eq!(how_many(&pool, Role::Processing), 3);
-    let (probe, mut peer) = Probe::pair(echo);
-    pool.handles().register(probe, Interest::READABLE).unwrap();
+    let mut peer = echoing(&pool);
     peer.write_all(b"p").unwrap();
     second.leave();
     let mut back = [0];
@@ -97,8 +103,7 @@ fn no_more_threads_wait_than_there_are_seats() {
             let builder = Pool::builder().threads(4).running(4).leaders(leaders);
             let (pool, _watchdog) = pool(builder.promotion(promotion));
             wait_until("all seats taken", || how_many(&pool, Role::Leader) == leaders);
-            let (probe, mut peer) = Probe::pair(echo);
-            pool.handles().register(probe, Interest::READABLE).unwrap();
+            let mut peer = echoing(&pool);
             for _ in 0..50 {
                 ping(&mut peer);
                 assert!(how_many(&pool, Role::Leader) <= leaders);
@@ -116,8 +121,7 @@ fn with_all_threads_but_one_blocked_the_rest_is_served() {
         for blocker in &mut blockers {
             blocker.enter();
         }
-        let (probe, mut peer) = Probe::pair(echo);
-        pool.handles().register(probe, Interest::READABLE).unwrap();
+        let mut peer = echoing(&pool);
         for _ in 0..20 {
             ping(&mut peer);
         }
@@ -203,8 +207,7 @@ fn a_blocked_handler_is_replaced_by_the_watchman() {
     let builder = Pool::builder().threads(3).running(1).budget(Duration::from_micros(200));
     let (pool, _watchdog) = pool(builder);
     let mut blocker = Blocker::register(&pool);
-    let (probe, mut peer) = Probe::pair(echo);
-    pool.handles().register(probe, Interest::READABLE).unwrap();
+    let mut peer = echoing(&pool);
     blocker.enter();
     for _ in 0..50 {
         ping(&mut peer);
@@ -217,48 +220,36 @@ fn a_blocked_handler_is_replaced_by_the_watchman() {
 /// An idle process must not tick, also after a busy time.
 #[test]
 fn an_idle_pool_sleeps() {
-    let (pool, _watchdog) = pool(Pool::builder().threads(4));
-    let (probe, peer) = Probe::pair(echo);
-    pool.handles().register(probe, Interest::READABLE).unwrap();
-    let mut other = peer.try_clone().unwrap();
-    let reader = thread::spawn(move || {
-        let mut left = 200_000;
-        let mut buffer = [0; 4096];
-        while left > 0 {
-            left -= std::io::Read::read(&mut other, &mut buffer).unwrap();
+    let (pool, _watchdog) = pool(Pool::builder().threads(4).name("sleeper"));
+    let mut peers: Vec<UnixStream> = (0..16).map(|_| echoing(&pool)).collect();
+    wait_until("a busy time, in which one wait finds several events", || {
+        for peer in &mut peers {
+            peer.write_all(b"p").unwrap();
         }
+        for peer in &mut peers {
+            std::io::Read::read_exact(peer, &mut [0]).unwrap();
+        }
+        let total = pool.metrics().total();
+        total.events > total.waits
     });
-    let mut peer = peer;
-    for _ in 0..2_000 {
-        peer.write_all(&[1; 100]).unwrap();
-    }
-    reader.join().unwrap();
-    let switches = || {
-        let mut total = 0;
-        for task in std::fs::read_dir("/proc/self/task").unwrap().flatten() {
-            let comm = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
-            let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
-            let line = status.lines().find(|line| line.starts_with("voluntary"));
-            if comm.starts_with("sleeper") {
-                total += line
-                    .and_then(|l| l.split_whitespace().nth(1))
-                    .map_or(0, |n| n.parse().unwrap());
-            }
-        }
-        total
+    let sleeps = || -> u64 {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let ours = tasks.filter(|task| {
+            let name = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+            name.starts_with("sleeper")
+        });
+        let ids = ours.map(|task| task.file_name().to_str().unwrap().parse().unwrap());
+        ids.map(|id| util::thread_state(std::process::id(), id).unwrap().1).sum()
     };
-    drop(pool);
-    let (pool, _watchdog) = util::pool(Pool::builder().threads(4).name("sleeper"));
-    let (probe, mut peer) = Probe::pair(echo);
-    pool.handles().register(probe, Interest::READABLE).unwrap();
-    for _ in 0..2_000 {
-        ping(&mut peer);
-    }
-    // Long enough for the watchman to see that nothing moves any more.
-    thread::sleep(Duration::from_millis(50));
-    let before: u64 = switches();
+    // The watchman has to see first that nothing moves any more.
+    wait_until("the pool to come to rest", || {
+        let before = sleeps();
+        thread::sleep(Duration::from_millis(50));
+        sleeps() == before
+    });
+    let before = sleeps();
     thread::sleep(Duration::from_millis(300));
-    assert_eq!(switches(), before, "{}", pool.metrics());
+    assert_eq!(sleeps(), before, "{}", pool.metrics());
 }
 
 /// ACE's Token_Strategy: FIFO spreads leadership evenly, LIFO concentrates it.
@@ -269,8 +260,7 @@ fn lifo_concentrates_the_work_and_fifo_spreads_it() {
         wait_until("all have come", || {
             how_many(&pool, Role::Leader) == 1 && how_many(&pool, Role::Follower) == 4
         });
-        let (probe, mut peer) = Probe::pair(echo);
-        pool.handles().register(probe, Interest::READABLE).unwrap();
+        let mut peer = echoing(&pool);
         for _ in 0..1_000 {
             ping(&mut peer);
         }
@@ -335,8 +325,7 @@ fn every_order_serves() {
 #[test]
 fn an_event_wakes_at_most_one_follower() {
     let (pool, _watchdog) = pool(Pool::builder().threads(8).papers());
-    let (probe, mut peer) = Probe::pair(echo);
-    pool.handles().register(probe, Interest::READABLE).unwrap();
+    let mut peer = echoing(&pool);
     wait_until("the followers", || how_many(&pool, Role::Follower) == 7);
     for _ in 0..500 {
         ping(&mut peer);
@@ -350,8 +339,7 @@ fn an_event_wakes_at_most_one_follower() {
 #[test]
 fn in_calm_times_nobody_is_woken_by_hand() {
     let (pool, _watchdog) = pool(Pool::builder().threads(8).running(4));
-    let (probe, mut peer) = Probe::pair(echo);
-    pool.handles().register(probe, Interest::READABLE).unwrap();
+    let mut peer = echoing(&pool);
     wait_until("the leaders", || how_many(&pool, Role::Leader) == 4);
     for _ in 0..500 {
         ping(&mut peer);
@@ -376,8 +364,7 @@ fn a_handle_that_is_always_ready_does_not_starve_the_others() {
             Next::Rearm(Interest::READABLE)
         });
         pool.handles().register(always, Interest::READABLE).unwrap();
-        let (probe, mut peer) = Probe::pair(echo);
-        pool.handles().register(probe, Interest::READABLE).unwrap();
+        let mut peer = echoing(&pool);
         let mut longest = 0;
         for _ in 0..200 {
             let before = greedy.get();
@@ -419,8 +406,7 @@ fn handles_that_are_all_always_ready_get_equal_shares() {
 #[test]
 fn application_threads_join_and_leave() {
     let (pool, _watchdog) = pool(Pool::builder().threads(0).joiners(2));
-    let (probe, mut peer) = Probe::pair(echo);
-    pool.handles().register(probe, Interest::READABLE).unwrap();
+    let mut peer = echoing(&pool);
     thread::scope(|scope| {
         let pool = &pool;
         let stays = scope.spawn(move || pool.join());
@@ -440,8 +426,7 @@ fn application_threads_join_and_leave() {
 fn leadership_survives_members_whose_time_is_over() {
     for builder in [Pool::builder().papers(), Pool::builder()] {
         let (pool, _watchdog) = pool(builder.threads(1).joiners(4));
-        let (probe, mut peer) = Probe::pair(echo);
-        pool.handles().register(probe, Interest::READABLE).unwrap();
+        let mut peer = echoing(&pool);
         let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
         thread::scope(|scope| {
             for number in 0..3_u64 {
@@ -466,8 +451,7 @@ fn leadership_survives_members_whose_time_is_over() {
 #[test]
 fn a_role_that_is_dropped_passes_on_what_it_held() {
     let (pool, _watchdog) = pool(Pool::builder().threads(0).joiners(2).papers());
-    let (probe, mut peer) = Probe::pair(echo);
-    pool.handles().register(probe, Interest::READABLE).unwrap();
+    let mut peer = echoing(&pool);
     for drop_at in 0..3 {
         peer.write_all(b"p").unwrap();
         let Turn::Lead(leader) = pool.enlist().unwrap().follow() else { panic!("not the leader") };
@@ -529,8 +513,7 @@ fn threads_have_their_names_hooks_and_pins() {
 fn a_spinning_pool_serves_and_stops() {
     let builder = Pool::builder().threads(2).spin(Duration::from_micros(50));
     let (pool, _watchdog) = pool(builder);
-    let (probe, mut peer) = Probe::pair(echo);
-    pool.handles().register(probe, Interest::READABLE).unwrap();
+    let mut peer = echoing(&pool);
     for _ in 0..200 {
         ping(&mut peer);
     }
