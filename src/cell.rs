@@ -5,10 +5,10 @@
 //! compare-exchange on the word, never by what the kernel reports.
 //!
 //! ```text
-//!   63      32 31   22 21 16 15 14 12   11   10    8   7     6      5      4        3      2    1   0
-//!  +----------+-------+-----+--+-----+-------+-------+-----+-----+------+-------+--------+-----+-----+
-//!  |generation|sharers|ready| 0|cause|STEERED|interes|CONCU|AWAIT|REMOVE|CHANGED|REPORTED|ARMED|phase|
-//!  +----------+-------+-----+--+-----+-------+-------+-----+-----+------+-------+--------+-----+-----+
+//!   63      34    33      32   31   22 21 16   15   14 12   11   10    8   7     6      5      4        3      2    1   0
+//!  +----------+-------+-------+-------+-----+------+-----+-------+-------+-----+-----+------+-------+--------+-----+-----+
+//!  |generation|RETIMED|EXPIRED|sharers|ready|CALLED|cause|STEERED|interes|CONCU|AWAIT|REMOVE|CHANGED|REPORTED|ARMED|phase|
+//!  +----------+-------+-------+-------+-----+------+-----+-------+-------+-----+-----+------+-------+--------+-----+-----+
 //! ```
 //!
 //! | phase  | meaning | leaves it |
@@ -18,9 +18,13 @@
 //! | OWNED  | exactly one thread has the value | `release`, `vacate` |
 //!
 //! What others want while the slot is OWNED they leave in the word, and the owner sees it because
-//! its `release` expects the word unchanged: REPORTED (an event came, `ready` says which), CHANGED
-//! (the interest was set from outside) and STEERED (ARMED was), which overrule the handler's verdict,
-//! and REMOVE.
+//! its `release` expects the word unchanged: REPORTED (an event came, `ready` says which), EXPIRED (the
+//! deadline may have passed), CHANGED (the interest was set from outside), STEERED (ARMED was) and
+//! RETIMED (the deadline was), which overrule the handler's verdict, and REMOVE.
+//!
+//! CALLED means that somebody wants the handler called. Whoever sets it at REST sends an event after it;
+//! set while the slot is OWNED, the owner does so when it gives the slot back. The first to come in takes
+//! it along, whatever it came for, so that many calls make one.
 
 // The one module outside `sys` with unsafe code.
 #![allow(unsafe_code)]
@@ -29,7 +33,7 @@ use std::cell::UnsafeCell;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-use crate::interest::Interest;
+use crate::interest::{Interest, MESSAGE, TIMEOUT};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sys::epoll::Flags;
 
@@ -46,8 +50,8 @@ unsafe impl<T: Send + Sync> Sync for Slot<T> {}
 
 /// What an event finds at its slot.
 pub(crate) enum Entered<'a, T> {
-    /// The caller has the value for itself.
-    Owned(Owned<'a, T>),
+    /// The caller has the value for itself; the event, with the call that was waiting for it.
+    Owned(Owned<'a, T>, Flags),
     /// The caller has the value together with others.
     Shared(Shared<'a, T>),
     /// Somebody owns it, and has been told that an event came.
@@ -62,8 +66,14 @@ pub(crate) enum Entered<'a, T> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Request {
     Interest(Interest),
+    /// The same as a handler's verdict: what was asked from outside comes first.
+    PreferInterest(Interest),
     Suspend,
+    /// The same as a handler's verdict.
+    PreferSuspend,
     Resume,
+    /// The deadline has been set; to what, the owner finds out elsewhere.
+    Deadline,
     /// The first cause counts. With `awaited`, whoever vacates the slot is told that somebody waits.
     Remove {
         cause: Cause,
@@ -87,11 +97,26 @@ pub(crate) enum Cause {
     Swapped = 4,
 }
 
+/// What a call for the handler finds.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Called {
+    /// The slot is at rest: the caller must send a [`MESSAGE`] event.
+    Send,
+    /// Somebody has called before, or the owner will send the event.
+    Covered,
+    /// Several threads may be in it at once, so there is nobody in particular to be called.
+    Shared,
+    /// No such tenant.
+    Unknown,
+}
+
 pub(crate) enum Requested<'a, T> {
     /// The slot was at rest; the caller owns it now and must settle what it asked for.
     Owned(Owned<'a, T>),
     /// The owner, or the last sharer, will do it.
     Deferred,
+    /// Not of a slot that several threads share.
+    Refused,
     /// No such tenant.
     Unknown,
 }
@@ -137,6 +162,12 @@ impl<T> Slot<T> {
         (word & PHASE != VACANT).then_some((word >> GENERATION_SHIFT) as u32)
     }
 
+    /// Whether something has been asked of the slot that its owner has yet to do. A glance.
+    pub(crate) fn is_asked(&self) -> bool {
+        // Relaxed: a hint; the owner finds out when it gives the slot back.
+        asked(self.word.load(Ordering::Relaxed))
+    }
+
     /// Comes in with an event.
     pub(crate) fn enter(&self, generation: u32, flags: Flags) -> Entered<'_, T> {
         let mut entered = Entered::Stale;
@@ -145,7 +176,7 @@ impl<T> Slot<T> {
         let _ = self.word.fetch_update(Ordering::Acquire, Ordering::Relaxed, |word| {
             let (next, outcome) = on_event(word, generation, flags);
             entered = match outcome {
-                Outcome::Owned => Entered::Owned(Owned { slot: self }),
+                Outcome::Owned(flags) => Entered::Owned(Owned { slot: self }, flags),
                 Outcome::Shared => Entered::Shared(Shared { slot: self }),
                 Outcome::Noted => Entered::Noted,
                 Outcome::Dormant => Entered::Dormant,
@@ -161,13 +192,18 @@ impl<T> Slot<T> {
         // Acquire on success: as in `enter`, for the case that we become the owner. Release: what
         // the requester did before is visible to the owner that carries the request out.
         let asked = self.word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |word| {
-            if word >> GENERATION_SHIFT != u64::from(generation) || word & PHASE == VACANT {
+            let refused = matches!(request, Request::Deadline) && word & CONCURRENT != 0;
+            if !is_tenant(word, generation) || refused {
                 return None;
             }
             let word = match request {
                 Request::Interest(interest) => with_interest(word, interest) | CHANGED,
-                Request::Suspend => word & !ARMED | STEERED,
+                Request::PreferInterest(_) if word & CHANGED != 0 => word,
+                Request::PreferInterest(interest) => with_interest(word, interest) | CHANGED,
+                Request::PreferSuspend if word & STEERED != 0 => word,
+                Request::Suspend | Request::PreferSuspend => word & !ARMED | STEERED,
                 Request::Resume => word | ARMED | STEERED,
+                Request::Deadline => word | RETIMED,
                 Request::Remove { cause, awaited } => {
                     let first = word & REMOVE == 0;
                     let cause = if first { (cause as u64) << CAUSE_SHIFT } else { 0 };
@@ -177,9 +213,28 @@ impl<T> Slot<T> {
             Some(if can_be_owned(word) { word & !PHASE | OWNED } else { word })
         });
         match asked {
+            Err(word) if is_tenant(word, generation) => Requested::Refused,
             Err(_) => Requested::Unknown,
             Ok(before) if can_be_owned(before) => Requested::Owned(Owned { slot: self }),
             Ok(_) => Requested::Deferred,
+        }
+    }
+}
+
+impl<T> Slot<T> {
+    /// Asks for the handler to be called.
+    pub(crate) fn call(&self, generation: u32) -> Called {
+        // Release: pairs with the acquire in `enter` and `state`; the handler sees what the caller did
+        // before, also when an earlier call is the one that reaches it: the exchange is made even so.
+        let called = self.word.fetch_update(Ordering::Release, Ordering::Relaxed, |word| {
+            let can_be = is_tenant(word, generation) && word & CONCURRENT == 0;
+            can_be.then_some(word | CALLED)
+        });
+        match called {
+            Err(word) if is_tenant(word, generation) => Called::Shared,
+            Err(_) => Called::Unknown,
+            Ok(before) if before & CALLED != 0 || before & PHASE == OWNED => Called::Covered,
+            Ok(_) => Called::Send,
         }
     }
 }
@@ -221,7 +276,8 @@ impl<'a, T> Owned<'a, T> {
         interest: Interest,
     ) -> Result<(), Owned<'a, T>> {
         let armed = if armed { ARMED } else { 0 };
-        let word = with_interest(seen.0 & (GENERATION | CONCURRENT) | REST | armed, interest);
+        let kept = seen.0 & (GENERATION | CONCURRENT | CALLED);
+        let word = with_interest(kept | REST | armed, interest);
         // Release: pairs with the acquire in `enter` and `request`; publishes what the handler did.
         let released =
             self.slot.word.compare_exchange(seen.0, word, Ordering::Release, Ordering::Relaxed);
@@ -272,14 +328,32 @@ impl<'a, T> Empty<'a, T> {
         Owned { slot: self.slot }
     }
 
-    /// Ends the tenancy; `true` if somebody waits to hear of it.
-    pub(crate) fn vacate(self) -> bool {
-        let vacate = |word: u64| Some((word & GENERATION).wrapping_add(1 << GENERATION_SHIFT));
+    /// Ends the tenancy.
+    pub(crate) fn vacate(self) -> Vacated {
+        let next = |word: u64| (word & GENERATION).wrapping_add(1 << GENERATION_SHIFT);
         // Release: pairs with the acquire in `generation` and `reserve`; the hook has run and the
-        // value is gone. Always succeeds, since `vacate` always gives a word.
-        let before = self.slot.word.fetch_update(Ordering::Release, Ordering::Relaxed, vacate);
-        before.is_ok_and(|word| word & AWAITED != 0)
+        // value is gone.
+        let update = |word| Some(next(word));
+        let before = self.slot.word.fetch_update(Ordering::Release, Ordering::Relaxed, update);
+        let before = before.expect("the update always gives a word");
+        Vacated {
+            awaited: before & AWAITED != 0,
+            retimed: before & RETIMED != 0,
+            worn_out: next(before) == 0,
+        }
     }
+}
+
+/// A slot whose tenant is gone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Vacated {
+    /// Somebody waits to hear of it.
+    pub(crate) awaited: bool,
+    /// Its deadline was set from outside, and nobody has looked what to.
+    pub(crate) retimed: bool,
+    /// Every generation has been used. Another tenant would have the name of an earlier one, so there
+    /// must be none.
+    pub(crate) worn_out: bool,
 }
 
 /// Possession together with other threads: `&T` only.
@@ -342,6 +416,21 @@ impl State {
         (self.0 & STEERED != 0).then(|| self.is_armed())
     }
 
+    /// Whether the deadline may have passed while the slot was owned.
+    pub(crate) fn expired(self) -> bool {
+        self.0 & EXPIRED != 0
+    }
+
+    /// Whether the deadline was set from outside while the slot was owned.
+    pub(crate) fn retimed(self) -> bool {
+        self.0 & RETIMED != 0
+    }
+
+    /// Whether somebody wants the handler called.
+    pub(crate) fn called(self) -> bool {
+        self.0 & CALLED != 0
+    }
+
     /// Whether there is something to absorb.
     pub(crate) fn has_news(self) -> bool {
         self.0 & NEWS != 0
@@ -381,6 +470,9 @@ impl fmt::Debug for State {
             (REMOVE, "REMOVE"),
             (AWAITED, "AWAITED"),
             (CONCURRENT, "CONCURRENT"),
+            (CALLED, "CALLED"),
+            (EXPIRED, "EXPIRED"),
+            (RETIMED, "RETIMED"),
         ];
         for (_, name) in flags.iter().filter(|(flag, _)| self.0 & flag != 0) {
             write!(f, " {name}")?;
@@ -410,7 +502,7 @@ impl<T> OnlyMut<T> {
 }
 
 enum Outcome {
-    Owned,
+    Owned(Flags),
     Shared,
     Noted,
     Dormant,
@@ -421,20 +513,41 @@ enum Outcome {
 /// is enough: an event is reported after the kernel was told to report it, and the word was right
 /// before the kernel was told.
 fn on_event(word: u64, generation: u32, flags: Flags) -> (Option<u64>, Outcome) {
-    if word >> GENERATION_SHIFT != u64::from(generation) {
+    if !is_tenant(word, generation) {
         return (None, Outcome::Stale);
     }
-    match word & PHASE {
-        VACANT => (None, Outcome::Stale),
-        OWNED => (Some(word | REPORTED | pack_ready(flags)), Outcome::Noted),
-        // Requests are settled by the last sharer, which polls again; more sharers would delay it.
-        _ if word & ARMED == 0 || asked(word) => (None, Outcome::Dormant),
-        _ if word & CONCURRENT != 0 => {
-            assert_ne!(word & SHARERS, SHARERS, "more threads in one slot than a pool can have");
-            (Some(word + ONE_SHARER), Outcome::Shared)
-        }
-        _ => (Some(word & !PHASE | OWNED), Outcome::Owned),
+    let from_kernel = flags.without(TIMEOUT | MESSAGE);
+    let expired = flags.contains(TIMEOUT);
+    if word & PHASE == OWNED {
+        // The owner sees CALLED by itself.
+        let reported = if from_kernel.is_empty() { 0 } else { REPORTED | pack_ready(from_kernel) };
+        let next = word | reported | if expired { EXPIRED } else { 0 };
+        return ((next != word).then_some(next), Outcome::Noted);
     }
+    // Requests of a shared slot are settled by the last sharer, which polls again; more sharers would
+    // delay it.
+    let deaf = word & ARMED == 0 || asked(word);
+    let heard = if deaf { Flags::default() } else { from_kernel };
+    if word & CONCURRENT != 0 {
+        assert_ne!(word & SHARERS, SHARERS, "more threads in one slot than a pool can have");
+        return match heard.is_empty() {
+            true => (None, Outcome::Dormant),
+            false => (Some(word + ONE_SHARER), Outcome::Shared),
+        };
+    }
+    let call = if word & CALLED != 0 { MESSAGE } else { Flags::default() };
+    let timeout = if expired { TIMEOUT } else { Flags::default() };
+    let all = heard | timeout | call;
+    if all.is_empty() {
+        // A call that somebody else has taken along was not lost.
+        let outcome = if from_kernel.is_empty() { Outcome::Noted } else { Outcome::Dormant };
+        return (None, outcome);
+    }
+    (Some(word & !(PHASE | CALLED) | OWNED), Outcome::Owned(all))
+}
+
+fn is_tenant(word: u64, generation: u32) -> bool {
+    word >> GENERATION_SHIFT == u64::from(generation) && word & PHASE != VACANT
 }
 
 fn can_be_owned(word: u64) -> bool {
@@ -477,9 +590,12 @@ const REMOVE: u64 = 1 << 5;
 const AWAITED: u64 = 1 << 6;
 const CONCURRENT: u64 = 1 << 7;
 const STEERED: u64 = 1 << 11;
+const CALLED: u64 = 1 << 15;
+const EXPIRED: u64 = 1 << 32;
+const RETIMED: u64 = 1 << 33;
 
 /// What others leave for an owner to see.
-const NEWS: u64 = REPORTED | READY | CHANGED | STEERED;
+const NEWS: u64 = REPORTED | READY | CHANGED | STEERED | EXPIRED | RETIMED;
 
 const INTEREST_SHIFT: u32 = 8;
 const INTEREST_BITS: u8 = (1 << Interest::BITS) - 1;
@@ -495,7 +611,7 @@ const SHARERS: u64 = 0x3ff << 22;
 /// How many threads can share one slot.
 pub(crate) const MOST_SHARERS: usize = 0x3ff;
 
-const GENERATION_SHIFT: u32 = 32;
+const GENERATION_SHIFT: u32 = 34;
 const GENERATION: u64 = !0 << GENERATION_SHIFT;
 
 #[cfg(test)]
@@ -516,7 +632,8 @@ mod tests {
         let interest = u64::from(INTEREST_BITS) << INTEREST_SHIFT;
         let cause = 0b111 << CAUSE_SHIFT;
         let flags = ARMED | REPORTED | CHANGED | REMOVE | AWAITED | CONCURRENT | STEERED;
-        let fields = [PHASE, flags, interest, cause, READY, SHARERS, GENERATION];
-        assert_eq!(fields.iter().fold(0, |all, field| all ^ field), !(1 << 15));
+        let later = CALLED | EXPIRED | RETIMED;
+        let fields = [PHASE, flags, later, interest, cause, READY, SHARERS, GENERATION];
+        assert_eq!(fields.iter().fold(0, |all, field| all ^ field), !0);
     }
 }

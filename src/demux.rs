@@ -20,6 +20,11 @@ pub trait Demultiplexer: Send + Sync {
     /// Makes one waiting thread, or else the next to wait, return.
     fn wake(&self);
 
+    /// Whether this is the process it was made in, and not a forked child.
+    fn is_ours(&self) -> bool {
+        true
+    }
+
     /// Takes all handles out: the pool has stopped and its last thread has left.
     fn clear(&self);
 }

@@ -10,11 +10,12 @@ use crate::demux::{Demultiplexer, Dispatched};
 use crate::entry::Entry;
 use crate::handle_set::{HandleSet, Inner};
 use crate::handler::{Caller, Context, Deactivation, Next, Reason};
-use crate::interest::Ready;
-use crate::settle::{Settled, Wanted, Why, settle};
+use crate::interest::{MESSAGE, Ready, TIMEOUT};
+use crate::settle::{Office, Settled, Wanted, Why, settle};
+use crate::sync::now;
 use crate::sys::epoll::{Event, Events, Flags};
 use crate::token::{HandleId, Token};
-use crate::upcall::{Panicked, contain};
+use crate::upcall::{self, Panicked};
 
 impl Demultiplexer for HandleSet {
     fn wait(
@@ -29,18 +30,24 @@ impl Demultiplexer for HandleSet {
             self.inner.waker.answered();
             self.inner.collect(events);
         }
+        if events.take_out(Token::ALARM) {
+            let event = |token: Token| Event::new(TIMEOUT, token.pack());
+            self.inner.deadlines.ring(now(), |token| events.push(event(token)));
+        }
         Ok(woken)
     }
 
     fn dispatch(&self, event: Event, caller: Caller<'_>) -> Dispatched {
         let token = Token::unpack(event.data());
         let stale = Dispatched { stale: true, ..Dispatched::default() };
+        let mut cx = Context::new(HandleId { token, set: self.inner.id }, self, caller);
+        if event.data() == Token::POST {
+            return self.inner.run_posted(&mut cx);
+        }
         let Some(slot) = self.inner.table.get(token.slot) else { return stale };
-        let mut cx = Context { id: HandleId { token, set: self.inner.id }, handles: self, caller };
-        let ready = Ready::from(event.flags());
         match slot.enter(token.generation, event.flags()) {
-            Entered::Owned(owned) => self.inner.serve(owned, ready, &mut cx),
-            Entered::Shared(shared) => self.inner.serve_shared(shared, ready, &mut cx),
+            Entered::Owned(owned, flags) => self.inner.serve(owned, flags, &mut cx),
+            Entered::Shared(shared) => self.inner.serve_shared(shared, event.flags(), &mut cx),
             // Its owner has been told, and polls it again.
             Entered::Noted => Dispatched { noted: true, ..Dispatched::default() },
             Entered::Dormant | Entered::Stale => stale,
@@ -51,6 +58,10 @@ impl Demultiplexer for HandleSet {
         self.inner.waker.wake();
     }
 
+    fn is_ours(&self) -> bool {
+        self.inner.process.is_current()
+    }
+
     fn clear(&self) {
         HandleSet::clear(self);
     }
@@ -58,14 +69,29 @@ impl Demultiplexer for HandleSet {
 
 impl Inner {
     /// Runs a handler that is ours alone, and carries out its verdict.
-    fn serve(&self, mut owned: Owned<'_, Entry>, ready: Ready, cx: &mut Context<'_>) -> Dispatched {
-        if owned.arming.deactivation == Deactivation::OneShot {
+    fn serve(&self, mut owned: Owned<'_, Entry>, flags: Flags, cx: &mut Context<'_>) -> Dispatched {
+        let token = cx.id().token;
+        let from_kernel = !flags.without(TIMEOUT | MESSAGE).is_empty();
+        if from_kernel && owned.arming.deactivation == Deactivation::OneShot {
             owned.arming.armed = None;
         }
-        let interest = owned.state().interest();
-        let token = cx.id.token;
-        let verdict = contain(self.on_panic, || owned.ready(ready, cx));
+        let flags = self.check_deadline(&mut owned, flags, cx);
+        let state = owned.state();
+        let interest = state.interest();
+        let only_mail = flags == MESSAGE && owned.fd.is_none();
+        if flags.is_empty() || only_mail && !state.is_armed() {
+            // The deadline has been moved, or a mailbox is suspended, which finds its mail when it is
+            // resumed.
+            let wanted = Wanted { armed: state.is_armed(), interest, poll: false };
+            let again = self.settle(owned, token, wanted).map_or(None, |(_, again)| again);
+            let again = again.map(|flags| Event::new(flags, token.pack()));
+            return Dispatched { noted: true, again, ..Dispatched::default() };
+        }
+        let verdict = self.call(|| owned.ready(Ready::from(flags), cx));
         self.refuse_forked_child();
+        if let Some(due) = cx.take_deadline() {
+            owned.deadline.due = due;
+        }
         let mut dispatched = Dispatched { handled: true, ..Dispatched::default() };
         let wanted = match verdict {
             Ok((Next::Rearm(interest), true)) => Wanted { armed: true, interest, poll: true },
@@ -98,24 +124,24 @@ impl Inner {
     fn serve_shared(
         &self,
         shared: Shared<'_, Entry>,
-        ready: Ready,
+        flags: Flags,
         cx: &mut Context<'_>,
     ) -> Dispatched {
-        let token = cx.id.token;
-        let verdict = contain(self.on_panic, || shared.ready_shared(ready, cx));
+        let token = cx.id().token;
+        let verdict = self.call(|| shared.ready_shared(Ready::from(flags), cx));
         self.refuse_forked_child();
         let mut dispatched = Dispatched { handled: true, ..Dispatched::default() };
         let current = shared.state().interest();
         let remove = |cause| Some(Request::Remove { cause, awaited: false });
         let request = match verdict {
             Ok((Next::Rearm(interest) | Next::Drained(interest), true)) if interest != current => {
-                Some(Request::Interest(interest))
+                Some(Request::PreferInterest(interest))
             }
             Ok((Next::Rearm(interest), true)) => {
                 // Before we leave: a request to suspend is settled after the last of us has left, so
                 // the kernel hears of it after this.
                 let flags = shared.arming.deactivation.flags(Some(interest));
-                match self.epoll.modify_raw(shared.fd, flags, token.pack()) {
+                match self.desk(token).tell(&shared, flags) {
                     Ok(()) => {
                         dispatched.rearms = 1;
                         None
@@ -125,7 +151,7 @@ impl Inner {
                 }
             }
             Ok((Next::Drained(_), true)) => None,
-            Ok((Next::Suspend, true)) => Some(Request::Suspend),
+            Ok((Next::Suspend, true)) => Some(Request::PreferSuspend),
             Ok((Next::Close, _)) => remove(Cause::Verdict),
             Ok((_, false)) => remove(Cause::Swapped),
             Err(Panicked) => {
@@ -164,8 +190,7 @@ impl Inner {
         token: Token,
         wanted: Wanted,
     ) -> io::Result<(u32, Option<Flags>)> {
-        let tell = |entry: &Entry, flags| self.epoll.modify_raw(entry.fd, flags, token.pack());
-        match settle(owned, wanted, tell) {
+        match settle(owned, wanted, &self.desk(token)) {
             Settled::AtRest { rearms, again } => Ok((rearms, again)),
             Settled::Leaves { owned, why: Why::Asked(cause) } => {
                 self.evict(owned, token, cause.into());
@@ -180,49 +205,98 @@ impl Inner {
 
     /// A child that was forked in a handler and returns from it would go on as a thread of its parent's
     /// pool: it would change the parent's registrations and take its events.
-    fn refuse_forked_child(&self) {
+    pub(crate) fn refuse_forked_child(&self) {
         if !self.process.is_current() {
-            eprintln!("cabrank: a forked child must not return from its parent's handler");
+            eprintln!("cabrank: a forked child must not return from its parent's handler or hook");
             process::abort();
         }
     }
 
-    /// Leaves an event to the thread that waits. For those who have none of the pool's roles to pass it on.
-    fn hand_in(&self, event: Event) {
-        self.handed_in.lock().push(event);
-        self.waker.wake();
+    /// If it is called because its deadline may have passed: takes note, and the time-out out of `flags`
+    /// if there is time left.
+    fn check_deadline(&self, entry: &mut Entry, flags: Flags, cx: &mut Context<'_>) -> Flags {
+        if !flags.contains(TIMEOUT) {
+            return flags;
+        }
+        match entry.deadline.arrived(now()) {
+            Some(deadline) => {
+                cx.set_passed(deadline);
+                flags
+            }
+            None => flags.without(TIMEOUT),
+        }
     }
 
-    /// Adds what was handed in to the events of a wait. What finds no room makes the next wait return.
-    fn collect(&self, events: &mut Events) {
-        let mut handed_in = self.handed_in.lock();
-        while let Some(event) = handed_in.pop() {
-            if !events.push(event) {
-                handed_in.push(event);
-                self.waker.wake();
-                break;
-            }
-        }
+    /// Calls user code on behalf of this set, contained.
+    pub(crate) fn call<R>(&self, code: impl FnOnce() -> R) -> Result<R, Panicked> {
+        upcall::contain_for(Some(self.id), self.on_panic, code)
+    }
+
+    fn desk(&self, token: Token) -> Desk<'_> {
+        Desk { inner: self, token }
     }
 
     /// Takes the handle out of the kernel, tells the hook, drops the handler, frees the slot.
     fn evict(&self, owned: Owned<'_, Entry>, token: Token, reason: Reason) {
         let (mut entry, empty) = owned.take();
+        self.deadlines.forget(token, &entry.deadline);
         // DEL before close (I7), but only of the descriptor that was registered: if the handler has
         // closed it, its number may be somebody else's by now. In a forked child the epoll instance
         // is the parent's, and so is the registration.
-        let ours = contain(self.on_panic, || entry.has_its_descriptor()).unwrap_or(false);
-        if ours && self.process.is_current() {
+        let ours = self.call(|| entry.has_its_descriptor()).unwrap_or(false);
+        let in_own_process = self.process.is_current();
+        if let Some(fd) = entry.fd.filter(|_| ours && in_own_process) {
             // ENOENT or EBADF: closed behind our back, and so gone already.
-            let _ = self.epoll.delete_raw(entry.fd);
+            let _ = self.epoll.delete_raw(fd);
         }
         // The hook's panic, or the destructor's, is contained like any other (I9).
         let id = HandleId { token, set: self.id };
-        let _ = contain(self.on_panic, || entry.closed(id, reason));
-        let _ = contain(self.on_panic, || drop(entry));
-        if self.table.put_back(token.slot, empty) {
+        let _ = self.call(|| entry.closed(id, reason));
+        let _ = self.call(|| drop(entry));
+        if in_own_process {
+            self.refuse_forked_child();
+        }
+        let vacated = self.table.put_back(token.slot, empty);
+        if vacated.retimed {
+            self.deadlines.take_asked(token);
+        }
+        if vacated.awaited {
             self.announce_removal();
         }
+    }
+}
+
+/// What a handle set does for one of its handles.
+struct Desk<'a> {
+    inner: &'a Inner,
+    token: Token,
+}
+
+impl Office<Entry> for Desk<'_> {
+    fn tell(&self, entry: &Entry, flags: Flags) -> io::Result<()> {
+        match entry.fd {
+            Some(fd) => self.inner.epoll.modify_raw(fd, flags, self.token.pack()),
+            None => {
+                let is_armed = flags != Deactivation::OneShot.flags(None);
+                if let Some(slot) = self.inner.table.get(self.token.slot) {
+                    if is_armed && entry.has_mail() {
+                        // The slot is ours, so the event is ours to send: `settle` sees it.
+                        let _ = slot.call(self.token.generation);
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn look_after_deadline(&self, entry: &mut Entry, expired: bool, retimed: bool) -> bool {
+        let deadlines = &self.inner.deadlines;
+        if let Some(due) = retimed.then(|| deadlines.take_asked(self.token)).flatten() {
+            entry.deadline.due = due;
+        }
+        let passed = expired && entry.deadline.arrived_early(now());
+        deadlines.look_after(self.token, &mut entry.deadline);
+        passed
     }
 }
 

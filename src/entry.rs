@@ -1,75 +1,90 @@
-//! A tenant of the table: the handler and what the kernel has been told about its handle.
+//! A tenant of the table: the handler and what has been arranged for its handle.
 
 use std::os::fd::{AsRawFd, RawFd};
 
 use crate::cell::OnlyMut;
+use crate::deadlines::Deadline;
 use crate::handler::{Context, Handler, Next, Reason, SharedHandler};
 use crate::interest::Ready;
 use crate::settle::{Arming, Tenant};
 use crate::token::HandleId;
 
 pub(crate) struct Entry {
-    /// The number that was registered, whatever the handler returns by now.
-    pub(crate) fd: RawFd,
+    /// The handler.
+    resident: Box<dyn Resident>,
+    pub(crate) deadline: Deadline,
+    /// The number that was registered, whatever the handler returns by now. `None`: a handle of the
+    /// engine's own, which the kernel does not know.
+    pub(crate) fd: Option<RawFd>,
     pub(crate) arming: Arming,
-    kind: Kind,
 }
 
-pub(crate) enum Kind {
-    Exclusive(OnlyMut<Box<dyn Handler>>),
-    Shared(Box<dyn SharedHandler>),
-}
+/// A handler of any kind. All of it is user code.
+pub(crate) trait Resident: Send + Sync {
+    fn ready(&mut self, ready: Ready, cx: &mut Context<'_>) -> Next;
 
-impl Kind {
-    pub(crate) fn exclusive(handler: impl Handler + 'static) -> Kind {
-        Kind::Exclusive(OnlyMut::new(Box::new(handler)))
+    /// Runs the handler beside other threads.
+    fn ready_shared(&self, _ready: Ready, _cx: &mut Context<'_>) -> Next {
+        unreachable!("the state word knows which handlers are shared")
     }
 
-    pub(crate) fn shared(handler: impl SharedHandler + 'static) -> Kind {
-        Kind::Shared(Box::new(handler))
+    /// The handler's descriptor, if it has one.
+    fn fd(&mut self) -> Option<RawFd>;
+
+    /// The same beside other threads.
+    fn fd_shared(&self) -> Option<RawFd> {
+        unreachable!("the state word knows which handlers are shared")
+    }
+
+    fn closed(&mut self, id: HandleId, reason: Reason);
+
+    /// Whether something waits for the handle that the kernel does not know of.
+    fn has_mail(&self) -> bool {
+        false
     }
 }
+
+/// A handler that one thread at a time runs.
+pub(crate) struct Exclusive<H>(pub(crate) OnlyMut<H>);
+
+/// A handler that several threads run at once.
+pub(crate) struct Concurrent<H>(pub(crate) H);
 
 impl Entry {
-    pub(crate) fn new(fd: RawFd, kind: Kind, arming: Arming) -> Entry {
-        Entry { fd, arming, kind }
+    pub(crate) fn new(
+        resident: Box<dyn Resident>,
+        fd: Option<RawFd>,
+        arming: Arming,
+        deadline: Deadline,
+    ) -> Entry {
+        Entry { resident, deadline, fd, arming }
     }
 
-    /// Runs an exclusive handler; also tells whether the handler still has its descriptor. User code.
+    /// Runs the handler; also tells whether it still has its descriptor. User code.
     pub(crate) fn ready(&mut self, ready: Ready, cx: &mut Context<'_>) -> (Next, bool) {
-        let next = match &mut self.kind {
-            Kind::Exclusive(handler) => handler.get_mut().ready(ready, cx),
-            Kind::Shared(handler) => handler.ready(ready, cx),
-        };
+        let next = self.resident.ready(ready, cx);
         (next, self.has_its_descriptor())
     }
 
     /// Runs a shared handler. User code.
     pub(crate) fn ready_shared(&self, ready: Ready, cx: &mut Context<'_>) -> (Next, bool) {
-        match &self.kind {
-            Kind::Exclusive(_) => unreachable!("the state word knows which handlers are shared"),
-            Kind::Shared(handler) => {
-                let next = handler.ready(ready, cx);
-                (next, handler.as_fd().as_raw_fd() == self.fd)
-            }
-        }
+        let next = self.resident.ready_shared(ready, cx);
+        (next, self.resident.fd_shared() == self.fd)
     }
 
     /// Whether the handler's descriptor is the registered one. User code.
     pub(crate) fn has_its_descriptor(&mut self) -> bool {
-        let now = match &mut self.kind {
-            Kind::Exclusive(handler) => handler.get_mut().as_fd().as_raw_fd(),
-            Kind::Shared(handler) => handler.as_fd().as_raw_fd(),
-        };
-        now == self.fd
+        self.resident.fd() == self.fd
     }
 
     /// Runs the hook. User code.
     pub(crate) fn closed(&mut self, id: HandleId, reason: Reason) {
-        match &mut self.kind {
-            Kind::Exclusive(handler) => handler.get_mut().closed(id, reason),
-            Kind::Shared(handler) => handler.closed(id, reason),
-        }
+        self.resident.closed(id, reason);
+    }
+
+    /// Whether something waits for the handle that the kernel does not know of.
+    pub(crate) fn has_mail(&self) -> bool {
+        self.resident.has_mail()
     }
 }
 
@@ -78,3 +93,42 @@ impl Tenant for Entry {
         &mut self.arming
     }
 }
+
+impl<H: Handler> Resident for Exclusive<H> {
+    fn ready(&mut self, ready: Ready, cx: &mut Context<'_>) -> Next {
+        self.0.get_mut().ready(ready, cx)
+    }
+
+    fn fd(&mut self) -> Option<RawFd> {
+        Some(self.0.get_mut().as_fd().as_raw_fd())
+    }
+
+    fn closed(&mut self, id: HandleId, reason: Reason) {
+        self.0.get_mut().closed(id, reason);
+    }
+}
+
+impl<H: SharedHandler> Resident for Concurrent<H> {
+    fn ready(&mut self, ready: Ready, cx: &mut Context<'_>) -> Next {
+        self.0.ready(ready, cx)
+    }
+
+    fn ready_shared(&self, ready: Ready, cx: &mut Context<'_>) -> Next {
+        self.0.ready(ready, cx)
+    }
+
+    fn fd(&mut self) -> Option<RawFd> {
+        self.fd_shared()
+    }
+
+    fn fd_shared(&self) -> Option<RawFd> {
+        Some(self.0.as_fd().as_raw_fd())
+    }
+
+    fn closed(&mut self, id: HandleId, reason: Reason) {
+        self.0.closed(id, reason);
+    }
+}
+
+// One cache line to a slot: its word and its tenant.
+const _: () = assert!(size_of::<Option<Entry>>() <= 56);

@@ -73,6 +73,14 @@ pub enum Error {
         /// The handle that was asked for.
         id: HandleId,
     },
+    /// Several threads may serve the handle at once, so it can have no deadline and cannot be notified.
+    #[error(
+        "{id} is served by several threads at once: it can have no deadline and cannot be notified"
+    )]
+    SharedHandle {
+        /// The handle that was asked for.
+        id: HandleId,
+    },
     /// An interest in nothing; suspend the handle instead.
     #[error("the interest is empty; suspend the handle to hear nothing")]
     EmptyInterest,

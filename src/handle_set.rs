@@ -1,16 +1,22 @@
 //! The handle set: one epoll instance and its demultiplexing table.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
-use crate::cell::{Cause, Request, Requested};
-use crate::entry::{Entry, Kind};
+use crate::alarm::AlarmClock;
+use crate::cell::{Called, Cause, OnlyMut, Request, Requested, Slot};
+use crate::deadlines::{Deadline, Deadlines, NEVER};
+use crate::entry::{Concurrent, Entry, Exclusive, Resident};
 use crate::error::{Error, Rejected, Result};
 use crate::handler::{Deactivation, Handler, SharedHandler};
-use crate::interest::Interest;
+use crate::interest::{Interest, MESSAGE};
+use crate::post::Posted;
 use crate::settle::Arming;
-use crate::sync::{Arc, Condvar, Mutex};
+use crate::sync::atomic::AtomicU64;
+use crate::sync::{self, Arc, Condvar, Mutex, now};
 use crate::sys::epoll::{Epoll, Event};
 use crate::sys::fork::Process;
 use crate::table::Table;
@@ -47,8 +53,12 @@ pub(crate) struct Inner {
     pub(crate) process: Process,
     pub(crate) on_panic: OnPanic,
     deactivation: Deactivation,
-    /// Events that came while somebody outside the pool had their handle; the waker tells of them.
-    pub(crate) handed_in: Mutex<Vec<Event>>,
+    pub(crate) deadlines: Deadlines<AlarmClock>,
+    /// What did not come from the kernel; the waker tells of it.
+    pub(crate) handed_in: Mutex<VecDeque<Event>>,
+    pub(crate) posted: Mutex<Posted>,
+    /// Closures and messages that were dropped because nobody was left to have them.
+    pub(crate) dropped: Arc<AtomicU64>,
     /// Threads that wait for a handle to be gone wait here; see `await_removal`.
     removals: Mutex<()>,
     removed: Condvar,
@@ -66,18 +76,26 @@ pub struct Registration {
     interest: Interest,
     deactivation: Option<Deactivation>,
     suspended: bool,
+    deadline: Option<Duration>,
 }
 
 impl Registration {
     /// With the given interest, and otherwise the pool's choices.
     pub const fn new(interest: Interest) -> Registration {
-        Registration { interest, deactivation: None, suspended: false }
+        Registration { interest, deactivation: None, suspended: false, deadline: None }
     }
 
     /// Chooses the deactivation for this handle instead of the pool's. A shared handle is always
     /// registered by edge.
     pub const fn deactivation(mut self, deactivation: Deactivation) -> Registration {
         self.deactivation = Some(deactivation);
+        self
+    }
+
+    /// Has the handler called with [`Ready::TIMEOUT`](crate::Ready::TIMEOUT) when this time has passed,
+    /// unless it is [moved](crate::Context::set_deadline) before. Shared handles have no deadline.
+    pub const fn deadline(mut self, after: Duration) -> Registration {
+        self.deadline = Some(after);
         self
     }
 
@@ -116,6 +134,8 @@ impl HandleSet {
         let epoll = Epoll::new().map_err(|source| Error::Create { object: "epoll", source })?;
         let waker =
             Waker::new(&epoll).map_err(|source| Error::Create { object: "eventfd", source })?;
+        let alarm = AlarmClock::new(&epoll)
+            .map_err(|source| Error::Create { object: "timerfd", source })?;
         let inner = Inner {
             epoll,
             waker,
@@ -124,7 +144,10 @@ impl HandleSet {
             process: Process::current(),
             on_panic,
             deactivation,
-            handed_in: Mutex::new(Vec::new()),
+            deadlines: Deadlines::new(alarm),
+            handed_in: Mutex::new(VecDeque::new()),
+            posted: Mutex::new(Posted::new()),
+            dropped: Arc::new(AtomicU64::new(0)),
             removals: Mutex::new(()),
             removed: Condvar::new(),
         };
@@ -148,7 +171,9 @@ impl HandleSet {
         H: Handler + 'static,
     {
         let fd = handler.as_fd().as_raw_fd();
-        self.insert(fd, handler, Kind::exclusive, false, registration.into())
+        let resident =
+            |handler| -> Box<dyn Resident> { Box::new(Exclusive(OnlyMut::new(handler))) };
+        self.insert(Some(fd), handler, resident, false, registration.into())
     }
 
     /// Registers a handler that several threads may run at once.
@@ -164,8 +189,10 @@ impl HandleSet {
         H: SharedHandler + 'static,
     {
         let fd = handler.as_fd().as_raw_fd();
-        let registration = registration.into().deactivation(Deactivation::Edge);
-        self.insert(fd, handler, Kind::shared, true, registration)
+        let edge = registration.into().deactivation(Deactivation::Edge);
+        let registration = Registration { deadline: None, ..edge };
+        let resident = |handler| -> Box<dyn Resident> { Box::new(Concurrent(handler)) };
+        self.insert(Some(fd), handler, resident, true, registration)
     }
 
     /// Changes what a handle waits for. A suspended handle stays suspended.
@@ -196,6 +223,46 @@ impl HandleSet {
     #[doc(alias = "resume_handler")]
     pub fn resume(&self, id: HandleId) -> Result<()> {
         self.request(id, Request::Resume).map(drop)
+    }
+
+    /// Has the handler called with [`Ready::TIMEOUT`](crate::Ready::TIMEOUT) when `after` has passed from
+    /// now, in place of any deadline it had. Its own calls set it by
+    /// [`Context::set_deadline`](crate::Context::set_deadline).
+    ///
+    /// # Errors
+    /// As [`set_interest`](HandleSet::set_interest), and [`Error::SharedHandle`].
+    #[doc(alias = "schedule_timer")]
+    #[doc(alias = "reset_timer_interval")]
+    pub fn set_deadline(&self, id: HandleId, after: Duration) -> Result<()> {
+        self.ask_deadline(id, sync::deadline(after).min(NEVER - 1))
+    }
+
+    /// Takes a handle's deadline away. A call for it that is under way finishes; from inside a handler
+    /// it may have been decided upon already.
+    ///
+    /// # Errors
+    /// As [`set_deadline`](HandleSet::set_deadline).
+    pub fn clear_deadline(&self, id: HandleId) -> Result<()> {
+        self.ask_deadline(id, NEVER)
+    }
+
+    /// Has the handler called, with [`Ready::MESSAGE`](crate::Ready::MESSAGE) and also if it is suspended.
+    /// Calls that come before it has begun make one. What was done before this is visible to it.
+    ///
+    /// # Errors
+    /// [`Error::UnknownHandle`], [`Error::ForeignHandle`], [`Error::SharedHandle`], [`Error::Forked`].
+    #[doc(alias = "notify_handler")]
+    pub fn notify(&self, id: HandleId) -> Result<()> {
+        let slot = self.slot(id)?;
+        match slot.call(id.token.generation) {
+            Called::Send => {
+                self.inner.hand_in(Event::new(MESSAGE, id.token.pack()));
+                Ok(())
+            }
+            Called::Covered => Ok(()),
+            Called::Shared => Err(Error::SharedHandle { id }),
+            Called::Unknown => Err(Error::UnknownHandle { id }),
+        }
     }
 
     /// Takes a handle out, runs its hook and drops its handler.
@@ -238,9 +305,11 @@ impl HandleSet {
         self.len() == 0
     }
 
-    /// Takes every handle out, and lets none in any more.
+    /// Takes every handle out, and lets none in any more. A handle that another thread has at this moment,
+    /// to change or to register it, is taken out by that thread; see [`await_empty`](Self::await_empty).
     pub(crate) fn clear(&self) {
         self.inner.table.close();
+        self.inner.drop_posted();
         for (number, slot) in self.inner.table.slots() {
             if let Some(generation) = slot.tenant() {
                 let token = Token { slot: number, generation };
@@ -250,11 +319,28 @@ impl HandleSet {
         }
     }
 
-    fn insert<H>(
+    /// Waits until the last handle is gone, or until `deadline`; whether it is.
+    pub(crate) fn await_empty(&self, deadline: Option<u64>) -> bool {
+        let mut waiting = self.inner.removals.lock();
+        while !self.is_empty() {
+            waiting = match deadline.map(|deadline| deadline.saturating_sub(now())) {
+                None => self.inner.removed.wait(waiting),
+                Some(0) => return false,
+                Some(remaining) => {
+                    let remaining = Duration::from_nanos(remaining);
+                    self.inner.removed.wait_timeout(&self.inner.removals, waiting, remaining)
+                }
+            };
+        }
+        true
+    }
+
+    /// Lets a handler move in; with no descriptor, one that the kernel need not know of.
+    pub(crate) fn insert<H>(
         &self,
-        fd: RawFd,
+        fd: Option<RawFd>,
         handler: H,
-        kind: fn(H) -> Kind,
+        resident: impl FnOnce(H) -> Box<dyn Resident>,
         concurrent: bool,
         registration: Registration,
     ) -> Result<HandleId, Rejected<H>> {
@@ -272,12 +358,17 @@ impl HandleSet {
         // Reserved first, so that an event that comes before the handler is in its place is noted.
         let reserved = slot.reserve(interest, armed, concurrent);
         let arming = Arming { deactivation, armed: armed.then_some(interest) };
-        let flags = deactivation.flags(arming.armed);
-        if let Err(source) = self.inner.epoll.add_raw(fd, flags, token.pack()) {
-            self.inner.table.put_back(number, reserved);
-            return Err(Rejected { error: refused(fd, source), handler });
+        let due = registration.deadline.map_or(NEVER, |after| sync::deadline(after).min(NEVER - 1));
+        if let Some(fd) = fd {
+            let flags = deactivation.flags(arming.armed);
+            if let Err(source) = self.inner.epoll.add_raw(fd, flags, token.pack()) {
+                if self.inner.table.put_back(number, reserved).awaited {
+                    self.inner.announce_removal();
+                }
+                return Err(Rejected { error: refused(fd, source), handler });
+            }
         }
-        let entry = Entry::new(fd, kind(handler), arming);
+        let entry = Entry::new(resident(handler), fd, arming, Deadline::new(due));
         let id = HandleId { token, set: self.inner.id };
         // A failure to re-arm here has closed the handle and told its hook, as it would later.
         let _ = self.inner.settle_request(reserved.fill(entry), token);
@@ -289,23 +380,42 @@ impl HandleSet {
         Ok(id)
     }
 
-    fn request(&self, id: HandleId, request: Request) -> Result<Removal> {
+    /// Whether something has been asked of a handle whose handler runs, and waits for it to return.
+    pub(crate) fn is_asked(&self, id: HandleId) -> bool {
+        self.inner.table.get(id.token.slot).is_some_and(Slot::is_asked)
+    }
+
+    fn slot(&self, id: HandleId) -> Result<&Slot<Entry>> {
         self.check_process()?;
         if id.set != self.inner.id {
             return Err(Error::ForeignHandle { id });
         }
-        let slot = self.inner.table.get(id.token.slot).ok_or(Error::UnknownHandle { id })?;
-        match slot.request(id.token.generation, request) {
+        self.inner.table.get(id.token.slot).ok_or(Error::UnknownHandle { id })
+    }
+
+    fn ask_deadline(&self, id: HandleId, due: u64) -> Result<()> {
+        self.slot(id)?;
+        self.inner.deadlines.ask(id.token, due);
+        let asked = self.request(id, Request::Deadline);
+        if matches!(asked, Err(Error::UnknownHandle { .. } | Error::SharedHandle { .. })) {
+            self.inner.deadlines.take_asked(id.token);
+        }
+        asked.map(drop)
+    }
+
+    fn request(&self, id: HandleId, request: Request) -> Result<Removal> {
+        match self.slot(id)?.request(id.token.generation, request) {
             Requested::Owned(owned) => match self.inner.settle_request(owned, id.token) {
                 Ok(()) => Ok(Removal::Done),
                 Err(source) => Err(Error::Change { id, source }),
             },
             Requested::Deferred => Ok(Removal::WhenHandlerReturns),
+            Requested::Refused => Err(Error::SharedHandle { id }),
             Requested::Unknown => Err(Error::UnknownHandle { id }),
         }
     }
 
-    fn check_process(&self) -> Result<()> {
+    pub(crate) fn check_process(&self) -> Result<()> {
         if self.inner.process.is_current() { Ok(()) } else { Err(Error::Forked) }
     }
 

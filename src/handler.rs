@@ -3,9 +3,12 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
+use crate::deadlines::NEVER;
 use crate::handle_set::HandleSet;
 use crate::interest::{Interest, Ready};
+use crate::sync::nanoseconds;
 use crate::token::HandleId;
 
 /// A handle and the code that serves it.
@@ -15,7 +18,8 @@ use crate::token::HandleId;
 /// `&mut self` for itself and needs no lock (invariant I3).
 ///
 /// [`as_fd`](AsFd::as_fd) must go on returning the descriptor that was registered. A handler that comes
-/// back with another one is closed with [`Reason::DescriptorChanged`].
+/// back with another one is closed with [`Reason::DescriptorChanged`]. To give the descriptor away, take it
+/// out in [`closed`](Handler::closed): the set has let go of it by then.
 ///
 /// ```
 /// use cabrank::{Context, Handler, Interest, Next, Ready};
@@ -188,11 +192,15 @@ pub enum Deactivation {
     Edge,
 }
 
-/// What a handler can reach while it runs.
+/// What a handler can reach while it runs, and what it can ask for.
 pub struct Context<'a> {
-    pub(crate) id: HandleId,
-    pub(crate) handles: &'a HandleSet,
-    pub(crate) caller: Caller<'a>,
+    id: HandleId,
+    handles: &'a HandleSet,
+    caller: Caller<'a>,
+    /// What the handler wants its deadline to be, if it said so.
+    deadline: Option<u64>,
+    /// The deadline that has passed, if that is what it is called for.
+    passed: u64,
 }
 
 /// Who makes an upcall.
@@ -201,6 +209,8 @@ pub struct Caller<'a> {
     /// The thread's index in the pool.
     pub(crate) thread: usize,
     pub(crate) control: &'a dyn Control,
+    /// When the thread began with the event.
+    pub(crate) began: u64,
 }
 
 /// What a handler may do to its pool.
@@ -214,7 +224,11 @@ impl fmt::Debug for Caller<'_> {
     }
 }
 
-impl Context<'_> {
+impl<'a> Context<'a> {
+    pub(crate) fn new(id: HandleId, handles: &'a HandleSet, caller: Caller<'a>) -> Context<'a> {
+        Context { id, handles, caller, deadline: None, passed: NEVER }
+    }
+
     /// The handle this event is about.
     pub fn id(&self) -> HandleId {
         self.id
@@ -225,6 +239,37 @@ impl Context<'_> {
         self.handles
     }
 
+    /// Has the handler called with [`Ready::TIMEOUT`] when `after` has passed since this call began, unless
+    /// the deadline is moved or cleared before. It is called even if the handle is suspended by then, and
+    /// as always by one thread at a time.
+    ///
+    /// Meant to be said again with every request: moving a deadline away costs no system call, no lock and
+    /// no allocation. [`SharedHandler`]s have no deadline; for them this does nothing.
+    ///
+    /// ```
+    /// use cabrank::{Context, Interest, Next, Ready};
+    /// use std::net::TcpStream;
+    /// use std::time::Duration;
+    ///
+    /// fn ready(stream: &mut TcpStream, ready: Ready, cx: &mut Context<'_>) -> Next {
+    ///     if ready.is_timeout() {
+    ///         return Next::Close; // nothing was said for half a minute
+    ///     }
+    ///     // … read and answer …
+    ///     cx.set_deadline(Duration::from_secs(30));
+    ///     Next::Rearm(Interest::READABLE)
+    /// }
+    /// ```
+    #[doc(alias = "idle_timeout")]
+    pub fn set_deadline(&mut self, after: Duration) {
+        self.deadline = Some(self.caller.began.saturating_add(nanoseconds(after)).min(NEVER - 1));
+    }
+
+    /// The handler has no deadline any more.
+    pub fn clear_deadline(&mut self) {
+        self.deadline = Some(NEVER);
+    }
+
     /// The index of this thread in the pool; the pool's own threads come first, from 0.
     pub fn thread(&self) -> usize {
         self.caller.thread
@@ -233,6 +278,27 @@ impl Context<'_> {
     /// Asks the whole pool to stop, as [`Pool::shutdown`](crate::Pool::shutdown) does. Returns at once.
     pub fn shutdown(&self) {
         self.caller.control.shut_down();
+    }
+
+    /// What the handler wants its deadline to be, if it said so.
+    pub(crate) fn take_deadline(&mut self) -> Option<u64> {
+        self.deadline.take()
+    }
+
+    pub(crate) fn has_deadline(&self) -> bool {
+        self.deadline.is_some()
+    }
+
+    pub(crate) fn set_passed(&mut self, deadline: u64) {
+        self.passed = deadline;
+    }
+
+    /// Has the handler called again a `period` after the deadline that has passed. Periods that have been
+    /// missed are left out.
+    pub(crate) fn set_next_period(&mut self, period: u64) {
+        let late = self.caller.began.saturating_sub(self.passed);
+        let periods = late / period + 1;
+        self.deadline = Some(self.passed.saturating_add(periods.saturating_mul(period)));
     }
 }
 

@@ -138,9 +138,25 @@ impl Ready {
         self.any(Flags::ERR)
     }
 
+    /// The handle's deadline has passed; see [`Context::set_deadline`](crate::Context::set_deadline).
+    pub const TIMEOUT: Ready = Ready(TIMEOUT);
+
+    /// Somebody wants the handler called; see [`HandleSet::notify`](crate::HandleSet::notify).
+    pub const MESSAGE: Ready = Ready(MESSAGE);
+
+    /// Whether the handle's deadline has passed.
+    pub fn is_timeout(self) -> bool {
+        self.any(TIMEOUT)
+    }
+
+    /// Whether somebody wants the handler called.
+    pub fn is_message(self) -> bool {
+        self.any(MESSAGE)
+    }
+
     /// The kernel's own bits.
     pub fn flags(self) -> Flags {
-        self.0
+        self.0.without(TIMEOUT | MESSAGE)
     }
 
     fn any(self, flags: Flags) -> bool {
@@ -157,9 +173,22 @@ impl From<Flags> for Ready {
 
 impl fmt::Debug for Ready {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        let own = [(self.is_timeout(), "TIMEOUT"), (self.is_message(), "MESSAGE")];
+        let mut separator = "";
+        for (_, name) in own.iter().filter(|(is_set, _)| *is_set) {
+            write!(f, "{separator}{name}")?;
+            separator = " | ";
+        }
+        if separator.is_empty() || !self.flags().is_empty() {
+            write!(f, "{separator}{:?}", self.flags())?;
+        }
+        Ok(())
     }
 }
+
+/// The engine's own additions to what the kernel reports, in bits that it does not use.
+pub(crate) const TIMEOUT: Flags = Flags::from_bits(1 << 16);
+pub(crate) const MESSAGE: Flags = Flags::from_bits(1 << 17);
 
 #[cfg(test)]
 mod tests {

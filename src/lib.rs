@@ -84,8 +84,10 @@
 
 pub mod sys;
 
+mod alarm;
 mod builder;
 mod cell;
+mod deadlines;
 mod demux;
 mod dispatch;
 mod entry;
@@ -94,17 +96,20 @@ mod followers;
 mod handle_set;
 mod handler;
 mod interest;
+mod mailbox;
 mod metrics;
 #[cfg(all(test, any(loom, shuttle)))]
 mod models;
 mod parker;
 mod policy;
 mod pool;
+mod post;
 mod rank;
 mod roles;
 mod settle;
 mod sync;
 mod table;
+mod timer;
 mod token;
 mod upcall;
 mod waker;
@@ -118,6 +123,7 @@ pub use handler::{
     Context, Deactivation, Handler, HandlerFn, Next, Reason, SharedHandler, handler_fn, shared_fn,
 };
 pub use interest::{Interest, Ready};
+pub use mailbox::{Capacity, Inbox, Mailbox, SendError, WhenFull};
 pub use metrics::{Metrics, Role, ThreadMetrics};
 pub use policy::Promotion;
 pub use pool::{

@@ -95,6 +95,8 @@ pub struct Metrics {
     pub without_leader: Duration,
     /// Time since the pool was built.
     pub uptime: Duration,
+    /// Posted closures and messages that were dropped because the pool, or their handler, ended first.
+    pub dropped: u64,
 }
 
 impl Metrics {
@@ -156,6 +158,7 @@ impl Sub<&Metrics> for Metrics {
             departed: self.departed - &earlier.departed,
             without_leader: self.without_leader.saturating_sub(earlier.without_leader),
             uptime: self.uptime.saturating_sub(earlier.uptime),
+            dropped: self.dropped.saturating_sub(earlier.dropped),
         }
     }
 }

@@ -26,10 +26,14 @@ impl Parker {
     /// Waits for a token, by spinning for `spin` and sleeping afterwards, until `timeout` has passed.
     /// Returns whether it took one. What was done before the `unpark` is visible then.
     pub(crate) fn park(&self, spin: Duration, timeout: Option<Duration>) -> bool {
-        if self.take() || self.spin(spin) {
+        if self.take() {
             return true;
         }
         let deadline = timeout.map(deadline);
+        // Spinning is a part of the time.
+        if self.spin(timeout.map_or(spin, |timeout| spin.min(timeout))) {
+            return true;
+        }
         let mut guard = self.lock.lock();
         // Relaxed on success: announces that the lock and the condvar are needed; the lock orders it
         // before `unpark`'s notification. Relaxed on failure: `take` acquires.

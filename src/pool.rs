@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::builder::{Builder, Plan, Setup};
 use crate::error::{Error, Result};
 use crate::handle_set::HandleSet;
-use crate::handler::Control;
+use crate::handler::{Context, Control};
 use crate::metrics::Metrics;
 use crate::policy::Policy;
 use crate::rank::Rank;
@@ -125,6 +125,14 @@ impl Pool {
         &self.crew.shared.demux
     }
 
+    /// Has a thread of the pool run a closure; see [`HandleSet::post`].
+    ///
+    /// # Errors
+    /// As [`HandleSet::post`].
+    pub fn post(&self, job: impl FnOnce(&mut Context<'_>) + Send + 'static) -> Result<()> {
+        self.handles().post(job)
+    }
+
     /// Lets the calling thread take part until the pool is shut down.
     ///
     /// Where a handler may shut the pool down before this is called, [`Error::ShutDown`] is as good as
@@ -213,12 +221,13 @@ impl Pool {
     ///
     /// In a forked child there is nothing to wait for, and the report is empty.
     /// Inside one of the pool's own handlers it cannot wait for itself: it returns at once, with the
-    /// counters so far, and the pool ends when the handler has returned. A handle that another thread is
-    /// taking out at this moment is gone when that thread's [`remove`](HandleSet::remove) has returned.
+    /// counters so far, and the pool ends when the handler has returned. Inside a handler or hook of
+    /// another pool it does not wait for handles that other threads are changing or removing at this
+    /// moment.
     pub fn finish(mut self) -> Report {
         self.crew.shut_down();
         if self.crew.has_current_thread() {
-            self.threads.clear();
+            self.let_go();
         } else {
             self.await_end(None);
         }
@@ -316,15 +325,29 @@ impl Pool {
         if self.handles().inner.process.is_current() { Ok(()) } else { Err(Error::Forked) }
     }
 
+    /// Waits for none of the threads. In a forked child they do not even exist, and are not to be touched.
+    fn let_go(&mut self) {
+        let threads = mem::take(&mut self.threads);
+        if self.check_process().is_err() {
+            mem::forget(threads);
+        }
+    }
+
     /// Waits until the last thread has left and the handles are gone; whether they are.
     fn await_end(&mut self, timeout: Option<Duration>) -> bool {
         if self.check_process().is_err() {
-            // The threads are the parent's, and its locks may be held by one of them for ever.
-            mem::forget(mem::take(&mut self.threads));
+            // Locks of the parent may be held for ever.
+            self.let_go();
             return true;
         }
+        let deadline = timeout.map(deadline);
         self.crew.shared.clear_if_deserted();
-        self.crew.shared.rank.await_cleared(timeout)
+        if !self.crew.shared.rank.await_cleared(deadline) {
+            return false;
+        }
+        // A handle may be in the hands of a thread that is changing or registering it. Inside a handler or
+        // a hook that thread may be this one.
+        upcall::is_inside() || self.handles().await_empty(deadline)
     }
 
     /// Joins the threads, which have left the pool.
@@ -341,7 +364,7 @@ impl Drop for Pool {
         if self.crew.has_current_thread() {
             // Dropped by a handler of its own: this thread must go on for the pool to end. The threads
             // end by themselves, and the last to leave takes the handles out.
-            self.threads.clear();
+            self.let_go();
             return;
         }
         self.await_end(None);
@@ -401,13 +424,17 @@ impl Crew {
             departed: state.departed().clone(),
             without_leader: state.vacant(now),
             uptime: Duration::from_nanos(now - self.built),
+            // Relaxed: a number that stands for itself.
+            dropped: self.shared.demux.inner.dropped.load(Ordering::Relaxed),
         }
     }
 
     fn has_current_thread(&self) -> bool {
         let id = &self.shared.demux.inner.id;
         // Gone already when a destructor of another of this thread's locals asks: then it has left.
-        CURRENT.try_with(|pools| pools.borrow().contains(id)).unwrap_or(false)
+        let joined = CURRENT.try_with(|pools| pools.borrow().contains(id)).unwrap_or(false);
+        // An enlisted thread goes through its roles by itself, and is known by the handler it is in.
+        joined || upcall::is_inside_of(*id)
     }
 
     /// Notes, while `code` runs, that the calling thread takes part in this pool.
@@ -415,10 +442,11 @@ impl Crew {
         struct Reset;
         impl Drop for Reset {
             fn drop(&mut self) {
-                CURRENT.with_borrow_mut(Vec::pop);
+                let _ = CURRENT.try_with(|pools| pools.borrow_mut().pop());
             }
         }
-        CURRENT.with_borrow_mut(|pools| pools.push(self.shared.demux.inner.id));
+        // Fails in a destructor of another of the thread's locals, which is no handler.
+        let _ = CURRENT.try_with(|pools| pools.borrow_mut().push(self.shared.demux.inner.id));
         let _reset = Reset;
         code()
     }

@@ -13,7 +13,7 @@ use crate::followers::{Bed, Chosen, Followers};
 use crate::metrics::ThreadMetrics;
 use crate::policy::{Policy, Promotion, Tempo};
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Arc, Condvar, Mutex, MutexGuard, deadline, nanoseconds, now};
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard, nanoseconds, now};
 use crate::sys::epoll::Event;
 use crate::worker::{Count, Worker};
 
@@ -134,9 +134,8 @@ impl Rank {
         self.state.lock()
     }
 
-    /// Waits until the handles have been taken out, or for `timeout`; whether they have.
-    pub(crate) fn await_cleared(&self, timeout: Option<Duration>) -> bool {
-        let deadline = timeout.map(deadline);
+    /// Waits until the handles have been taken out, or until `deadline`; whether they have.
+    pub(crate) fn await_cleared(&self, deadline: Option<u64>) -> bool {
         let mut state = self.lock();
         while !state.cleared {
             state = match deadline.map(|deadline| deadline.saturating_sub(now())) {
@@ -241,8 +240,9 @@ impl State {
         }
         if arrival == Arrival::Chosen && self.reserved > 0 {
             self.reserved -= 1;
-            // What is left over comes first: from a seat one does not see it.
-            if self.leftover.is_empty() || !self.has_work_for_one_more() {
+            // What is left over comes first: from a seat one does not see it. If enough are running it
+            // needs somebody to look after them (I2).
+            if self.leftover.is_empty() {
                 return self.sit_down(now);
             }
         }

@@ -43,7 +43,7 @@ use crate::worker::{Count, Worker};
 /// The whole protocol, on the calling thread, until the pool stops or the member's time is over.
 pub(crate) fn take_part<D: Demultiplexer>(mut follower: Follower<'_, D>) -> Left {
     loop {
-        let processing = match follower.follow() {
+        let processing = match follower.follow_on() {
             Turn::Lead(leader) => match leader.wait() {
                 Watch::Detected(detected) => match detected.promote() {
                     Ok(processing) => processing,
@@ -118,6 +118,8 @@ pub enum Left {
     TimedOut,
     /// The kernel's wait failed; the pool has been shut down.
     Failed(io::Error),
+    /// It is in a forked child: the pool is the parent's.
+    Forked,
 }
 
 impl<'p, D: Demultiplexer> Follower<'p, D> {
@@ -145,6 +147,16 @@ impl<'p, D: Demultiplexer> Follower<'p, D> {
 
     /// Waits for a role: to lead, to process what another thread has detected, or to leave.
     pub fn follow(mut self) -> Turn<'p, D> {
+        // It may have been a while since the handler was left.
+        self.member.finished = None;
+        self.follow_on()
+    }
+
+    /// The same for a thread that comes straight from its handler.
+    fn follow_on(mut self) -> Turn<'p, D> {
+        if !self.member.shared.demux.is_ours() {
+            return Turn::Leave(Left::Forked);
+        }
         let member = &mut self.member;
         let rank = &member.shared.rank;
         let mut at = member.finished.take().unwrap_or_else(now);
@@ -180,7 +192,7 @@ impl<'p, D: Demultiplexer> Follower<'p, D> {
                 }
                 Assignment::Stop => {
                     drop(state);
-                    return Turn::Leave(member.failure.take().map_or(Left::Shutdown, Left::Failed));
+                    return Turn::Leave(Left::Shutdown);
                 }
                 Assignment::Follow { bed, watch } => {
                     drop(state);
@@ -204,6 +216,9 @@ impl<'p, D: Demultiplexer> Leader<'p, D> {
     /// Waits on the handle set. The handles it reports are deactivated.
     pub fn wait(mut self) -> Watch<'p, D> {
         let member = &mut self.member;
+        if !member.shared.demux.is_ours() {
+            return Watch::Nothing(Follower { member: self.member });
+        }
         let since = now();
         let timeout = member.remaining(since);
         let waited = member.shared.wait(&mut member.events, self.most, timeout);
@@ -226,6 +241,9 @@ impl<'p, D: Demultiplexer> Detected<'p, D> {
     /// that waits. If as many threads run as may, the events are left to them.
     pub fn promote(mut self) -> std::result::Result<Processing<'p, D>, Follower<'p, D>> {
         let member = &mut self.member;
+        if !member.shared.demux.is_ours() {
+            return Err(Follower { member: self.member });
+        }
         let mut state = member.shared.rank.lock();
         let promoted =
             state.promote(&member.worker, member.events.as_slice(), self.waited, self.now);
@@ -251,8 +269,9 @@ impl<'p, D: Demultiplexer> Processing<'p, D> {
     /// Runs the handler and reactivates the handle.
     pub fn process(mut self) -> Follower<'p, D> {
         let member = &mut self.member;
-        let caller = Caller { thread: member.worker.index, control: member.shared };
-        if let Some(event) = member.event.take() {
+        let caller =
+            Caller { thread: member.worker.index, control: member.shared, began: self.since };
+        if let Some(event) = member.event.take().filter(|_| member.shared.demux.is_ours()) {
             let dispatched = member.shared.demux.dispatch(event, caller);
             member.worker.count_dispatch(dispatched);
             member.event = dispatched.again;
@@ -354,6 +373,9 @@ impl<D: Demultiplexer> Member<'_, D> {
     }
 
     fn reason_to_leave(&mut self, now: u64) -> Option<Left> {
+        if let Some(failure) = self.failure.take() {
+            return Some(Left::Failed(failure));
+        }
         let over = self.deadline.is_some_and(|deadline| deadline <= now);
         over.then_some(Left::TimedOut)
     }
@@ -363,6 +385,10 @@ impl<D: Demultiplexer> Drop for Member<'_, D> {
     /// Leaves the pool: puts down the role, gives back what was detected, and sees to it that somebody
     /// takes the place.
     fn drop(&mut self) {
+        if !self.shared.demux.is_ours() {
+            // The place is the parent's, and so are the locks, which may be held for ever.
+            return;
+        }
         let now = now();
         self.worker.change_role(Role::Away, now);
         let mut state = self.shared.rank.lock();
@@ -390,6 +416,7 @@ impl fmt::Display for Left {
             Left::Shutdown => f.write_str("the pool was shut down"),
             Left::TimedOut => f.write_str("its time was over"),
             Left::Failed(error) => write!(f, "waiting on the handle set failed: {error}"),
+            Left::Forked => f.write_str("the pool belongs to the parent of this forked process"),
         }
     }
 }

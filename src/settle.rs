@@ -4,12 +4,22 @@ use std::io;
 
 use crate::cell::{Cause, Owned};
 use crate::handler::Deactivation;
-use crate::interest::Interest;
+use crate::interest::{Interest, MESSAGE, TIMEOUT};
 use crate::sys::epoll::Flags;
 
 /// A value in a slot, as far as the kernel is concerned.
 pub(crate) trait Tenant {
     fn arming(&mut self) -> &mut Arming;
+}
+
+/// Who carries out what is wanted of a tenant.
+pub(crate) trait Office<T> {
+    /// Tells the kernel what to report.
+    fn tell(&self, tenant: &T, flags: Flags) -> io::Result<()>;
+
+    /// Sees to it that the tenant's deadline is looked after. `expired` says that it may have passed,
+    /// `retimed` that it was set from outside. Returns whether it has passed.
+    fn look_after_deadline(&self, tenant: &mut T, expired: bool, retimed: bool) -> bool;
 }
 
 /// How a handle is armed.
@@ -35,7 +45,8 @@ pub(crate) enum Settled<'a, T> {
     AtRest {
         /// How often the handle was armed.
         rearms: u32,
-        /// The next event, which is the caller's to pass on. A one-shot handle stays disarmed for it.
+        /// The next event, which is the caller's to pass on. If it is the kernel's, a one-shot handle stays
+        /// disarmed for it.
         again: Option<Flags>,
     },
     /// The tenant has to leave; the caller owns it still.
@@ -48,8 +59,8 @@ pub(crate) enum Why {
     Refused(io::Error),
 }
 
-/// Tells the kernel what is wanted, by `tell`, and gives the slot back, again and again until nothing
-/// more was asked for meanwhile.
+/// Tells the kernel what is wanted and gives the slot back, again and again until nothing more was asked
+/// for meanwhile.
 ///
 /// The kernel is told first and the slot given back second. The other way round somebody could take the
 /// handle out in between, and we would arm whoever has its number by then (I7). The price is that the
@@ -58,21 +69,24 @@ pub(crate) enum Why {
 pub(crate) fn settle<'a, T: Tenant>(
     mut owned: Owned<'a, T>,
     wanted: Wanted,
-    mut tell: impl FnMut(&T, Flags) -> io::Result<()>,
+    office: &impl Office<T>,
 ) -> Settled<'a, T> {
     let Wanted { mut armed, mut interest, poll } = wanted;
     // A one-shot handle is polled by being armed.
     let mut poll = poll && owned.arming().deactivation == Deactivation::Edge;
     let mut again = None;
+    let mut own = Flags::default();
     let mut rearms = 0;
     loop {
         let mut seen = owned.state();
+        let (mut expired, mut retimed) = (false, false);
         if seen.has_news() {
             let asked = owned.absorb();
             interest = asked.changed().unwrap_or(interest);
             armed = asked.steered().unwrap_or(armed);
             // What came to a shared handle while this was asked for was dropped.
             poll |= asked.changed().is_some() || asked.steered().is_some();
+            (expired, retimed) = (asked.expired(), asked.retimed());
             if let Some(flags) = asked.reported() {
                 if owned.arming().deactivation == Deactivation::OneShot {
                     owned.arming().armed = None;
@@ -89,11 +103,17 @@ pub(crate) fn settle<'a, T: Tenant>(
         if let Some(cause) = seen.removal() {
             return Settled::Leaves { owned, why: Why::Asked(cause) };
         }
+        if office.look_after_deadline(&mut owned, expired, retimed) {
+            own |= TIMEOUT;
+        }
+        if seen.called() {
+            own |= MESSAGE;
+        }
         let wanted = armed.then_some(interest);
         let passed_on = armed && again.is_some();
         let Arming { deactivation, armed: told } = *owned.arming();
         if !passed_on && (told != wanted || armed && poll) {
-            if let Err(error) = tell(&owned, deactivation.flags(wanted)) {
+            if let Err(error) = office.tell(&owned, deactivation.flags(wanted)) {
                 return Settled::Leaves { owned, why: Why::Refused(error) };
             }
             owned.arming().armed = wanted;
@@ -101,7 +121,10 @@ pub(crate) fn settle<'a, T: Tenant>(
             rearms += u32::from(armed);
         }
         match owned.release(seen, armed, interest) {
-            Ok(()) => return Settled::AtRest { rearms, again },
+            Ok(()) => {
+                let all = own | again.unwrap_or_default();
+                return Settled::AtRest { rearms, again: (!all.is_empty()).then_some(all) };
+            }
             Err(still_owned) => owned = still_owned,
         }
     }

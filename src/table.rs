@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use crate::cell::{Empty, Slot};
+use crate::cell::{Empty, Slot, Vacated};
 use crate::error::{Error, Result};
 use crate::sync::Mutex;
 
@@ -23,6 +23,8 @@ struct Free {
     slots: Vec<u32>,
     /// Slots handed out so far; those from here on have never been used.
     high: u32,
+    /// Slots that have had as many tenants as there are generations, and get no more.
+    worn_out: u32,
     closed: bool,
 }
 
@@ -30,7 +32,7 @@ impl<T> Table<T> {
     pub(crate) fn new(limit: usize) -> Table<T> {
         Table {
             segments: [const { OnceLock::new() }; SEGMENTS],
-            free: Mutex::new(Free { slots: Vec::new(), high: 0, closed: false }),
+            free: Mutex::new(Free { slots: Vec::new(), high: 0, worn_out: 0, closed: false }),
             limit: limit.min(MOST),
         }
     }
@@ -63,13 +65,19 @@ impl<T> Table<T> {
         Ok((number, self.get(number).expect("a free slot lies in a segment that exists")))
     }
 
-    /// Ends a tenancy and gives the slot back; `true` if somebody waits to hear of it. Both under
-    /// the lock, so that who finds the tenant gone finds its slot free (I6).
-    pub(crate) fn put_back(&self, number: u32, empty: Empty<'_, T>) -> bool {
+    /// Ends a tenancy and gives the slot back. Both under the lock, so that who finds the tenant gone
+    /// finds its slot free (I6).
+    pub(crate) fn put_back(&self, number: u32, empty: Empty<'_, T>) -> Vacated {
         let mut free = self.free.lock();
-        let awaited = empty.vacate();
-        free.slots.push(number);
-        awaited
+        let mut vacated = empty.vacate();
+        // Whoever closed the table waits for it to be empty.
+        vacated.awaited |= free.closed;
+        if vacated.worn_out {
+            free.worn_out += 1;
+        } else {
+            free.slots.push(number);
+        }
+        vacated
     }
 
     /// The slot of that number, unless no such slot has ever been handed out.
@@ -94,7 +102,7 @@ impl<T> Table<T> {
     /// How many slots are in use.
     pub(crate) fn len(&self) -> usize {
         let free = self.free.lock();
-        free.high as usize - free.slots.len()
+        free.high as usize - free.slots.len() - free.worn_out as usize
     }
 
     /// Every slot that has ever been handed out.

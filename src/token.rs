@@ -13,8 +13,8 @@ use std::fmt;
 /// ```
 ///
 /// A slot's generation changes whenever its tenant leaves, so an event that was fetched before and
-/// is looked up afterwards finds a stranger's generation and is dropped (I7). It returns to the
-/// same value after 2^32 tenants of one slot.
+/// is looked up afterwards finds a stranger's generation and is dropped (I7). A slot that has used up
+/// its 2^30 generations gets no more tenants, so a name never comes to mean somebody else.
 #[derive(Clone, Copy, Eq, Hash, PartialEq)]
 pub(crate) struct Token {
     pub(crate) slot: u32,
@@ -24,6 +24,10 @@ pub(crate) struct Token {
 impl Token {
     /// The data of the pool's own wake-up descriptor. No slot has this number.
     pub(crate) const WAKER: u64 = u64::MAX;
+    /// The data of the pool's alarm.
+    pub(crate) const ALARM: u64 = u64::MAX - 1;
+    /// The data of an event that stands for a posted closure.
+    pub(crate) const POST: u64 = u64::MAX - 2;
 
     pub(crate) fn pack(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.slot)
@@ -70,6 +74,12 @@ mod tests {
     fn tokens_survive_the_kernel() {
         let token = Token { slot: 0x1234_5678, generation: 0x9abc_def0 };
         assert_eq!(Token::unpack(token.pack()), token);
-        assert_ne!(token.pack(), Token::WAKER);
+        for own in [Token::WAKER, Token::ALARM, Token::POST] {
+            assert_ne!(token.pack(), own);
+            assert!(
+                Token::unpack(own).slot as usize > crate::table::MOST,
+                "no slot has this number"
+            );
+        }
     }
 }

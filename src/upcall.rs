@@ -25,7 +25,16 @@ pub(crate) struct Panicked;
 /// Runs user code; a panic ends here. What the code was working on is closed, so nobody sees it in
 /// the state the panic left it in.
 pub(crate) fn contain<R>(policy: OnPanic, code: impl FnOnce() -> R) -> Result<R, Panicked> {
-    let _inside = Inside::enter();
+    contain_for(None, policy, code)
+}
+
+/// The same for the handlers and hooks of a handle set.
+pub(crate) fn contain_for<R>(
+    set: Option<u32>,
+    policy: OnPanic,
+    code: impl FnOnce() -> R,
+) -> Result<R, Panicked> {
+    let _inside = Inside::enter(set);
     catch_unwind(AssertUnwindSafe(code)).map_err(|payload| {
         if policy == OnPanic::Abort {
             process::abort();
@@ -37,26 +46,43 @@ pub(crate) fn contain<R>(policy: OnPanic, code: impl FnOnce() -> R) -> Result<R,
 
 /// Whether the calling thread is in user code that the engine called.
 pub(crate) fn is_inside() -> bool {
-    DEPTH.with(|depth| depth.get() > 0)
+    CALL.with(|call| call.get().depth > 0)
+}
+
+/// Whether the innermost of the calls that the calling thread is in is one of this handle set's.
+pub(crate) fn is_inside_of(set: u32) -> bool {
+    CALL.with(|call| call.get().set == Some(set))
+}
+
+/// Where in upcalls a thread is.
+#[derive(Clone, Copy)]
+struct Call {
+    depth: u32,
+    /// Whose the innermost is.
+    set: Option<u32>,
 }
 
 thread_local! {
-    /// How many upcalls deep this thread is.
-    static DEPTH: Cell<u32> = const { Cell::new(0) };
+    static CALL: Cell<Call> = const { Cell::new(Call { depth: 0, set: None }) };
 }
 
-struct Inside;
+struct Inside {
+    before: Call,
+}
 
 impl Inside {
-    fn enter() -> Inside {
-        DEPTH.with(|depth| depth.set(depth.get() + 1));
-        Inside
+    fn enter(set: Option<u32>) -> Inside {
+        CALL.with(|call| {
+            let before = call.get();
+            call.set(Call { depth: before.depth + 1, set });
+            Inside { before }
+        })
     }
 }
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        DEPTH.with(|depth| depth.set(depth.get() - 1));
+        CALL.with(|call| call.set(self.before));
     }
 }
 

@@ -273,7 +273,7 @@ fn a_pool_without_descriptors_is_refused_and_leaves_nothing_behind() {
         let (probe, mut peer) = Probe::pair(util::echo);
         other.handles().register(probe, Interest::READABLE).unwrap();
         let (before, threads) = (util::descriptors(), util::thread_count());
-        for (free, object) in [(0, "epoll"), (1, "eventfd")] {
+        for (free, object) in [(0, "epoll"), (1, "eventfd"), (2, "timerfd")] {
             let old = leave_descriptors(free);
             let built = Pool::builder().threads(2).build();
             // The other pool goes on, under the limit.
@@ -286,10 +286,10 @@ fn a_pool_without_descriptors_is_refused_and_leaves_nothing_behind() {
             check(error, &["create the pool's", object], Some(libc::EMFILE), kind);
             assert_eq!((util::descriptors(), util::thread_count()), (before.clone(), threads));
         }
-        let old = leave_descriptors(2);
+        let old = leave_descriptors(3);
         let built = Pool::builder().threads(2).build();
         setrlimit(Resource::RLIMIT_NOFILE, old.0, old.1).unwrap();
-        still_serves(&built.expect("two descriptors are enough"));
+        still_serves(&built.expect("three descriptors are enough"));
         still_serves(&other);
     });
 }

@@ -4,12 +4,17 @@ mod util;
 
 use std::cell::RefCell;
 use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use cabrank::{Context, Error, Interest, Left, Next, Order, Pool, Promotion, Turn, Watch};
+use cabrank::sys::eventfd::EventFd;
+use cabrank::{
+    Context, Error, HandleId, Handler, Interest, Left, Next, Order, Pool, Promotion, Ready, Reason,
+    Role, Turn, Watch, handler_fn, shared_fn,
+};
 use util::{Counter, PATIENCE, Probe, echo, in_own_process, ping, pool, read_some, wait_until};
 
 /// A spinning leader answered the wake-up, found no event, and went to sleep on it.
@@ -249,4 +254,183 @@ fn fork_and_return(told: &mpsc::Sender<nix::unistd::Pid>) {
         nix::unistd::ForkResult::Parent { child } => told.send(child).unwrap(),
         nix::unistd::ForkResult::Child => {}
     }
+}
+
+/// An eventfd that is ready.
+fn ready() -> EventFd {
+    let eventfd = EventFd::new().unwrap();
+    eventfd.notify().unwrap();
+    eventfd
+}
+
+/// A thread that changed or registered a handle at the very end ran its hook after the end.
+#[test]
+fn no_hook_runs_after_the_end_whatever_others_do_meanwhile() {
+    for round in 0..400_u64 {
+        let pool = Pool::builder().threads(1).build().unwrap();
+        let handles = pool.handles().clone();
+        let (ended, late) = (Counter::new(), Counter::new());
+        let probe = {
+            let (ended, late) = (ended.clone(), late.clone());
+            move || Closing {
+                eventfd: EventFd::new().unwrap(),
+                ended: ended.clone(),
+                late: late.clone(),
+            }
+        };
+        let id = handles.register(probe(), Interest::READABLE).unwrap();
+        let (go, started) = mpsc::channel();
+        let meddler = thread::spawn(move || {
+            go.send(()).unwrap();
+            match round % 2 {
+                0 => while handles.resume(id).is_ok() {},
+                _ => while handles.register(probe(), Interest::READABLE).is_ok() {},
+            }
+        });
+        started.recv().unwrap();
+        thread::sleep(Duration::from_micros(round % 50));
+        drop(pool.finish());
+        ended.add(1);
+        meddler.join().unwrap();
+        assert_eq!(late.get(), 0, "a hook after the end");
+    }
+}
+
+/// Tells of its hook's being called after the end.
+struct Closing {
+    eventfd: EventFd,
+    ended: Counter,
+    late: Counter,
+}
+
+impl AsFd for Closing {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.eventfd.as_fd()
+    }
+}
+
+impl Handler for Closing {
+    fn ready(&mut self, _ready: Ready, _cx: &mut Context<'_>) -> Next {
+        Next::Rearm(Interest::READABLE)
+    }
+
+    fn closed(&mut self, _id: HandleId, _reason: Reason) {
+        self.late.add(self.ended.get());
+    }
+}
+
+/// The verdict of a shared handler overruled what was asked for while it ran.
+#[test]
+fn what_is_asked_of_a_shared_handle_outlives_its_verdict() {
+    for ask in [true, false] {
+        let (pool, _watchdog) = pool(Pool::builder().threads(2));
+        let calls = Counter::new();
+        let count = calls.clone();
+        let handler = shared_fn(ready(), move |eventfd: &EventFd, _ready, cx| {
+            if count.add(1) > 1 {
+                return Next::Close;
+            }
+            let (handles, id) = (cx.handles().clone(), cx.id());
+            if ask {
+                thread::spawn(move || handles.resume(id)).join().unwrap().unwrap();
+                return Next::Suspend;
+            }
+            eventfd.read().unwrap();
+            // An eventfd at zero is writable.
+            let writable = Interest::WRITABLE;
+            thread::spawn(move || handles.set_interest(id, writable)).join().unwrap().unwrap();
+            Next::Drained(Interest::READABLE)
+        });
+        pool.handles().register_shared(handler, Interest::READABLE).unwrap();
+        calls.wait_for(2);
+    }
+}
+
+/// A promoted thread sat down on its seat though an event was left over, and watched the wrong thing.
+#[test]
+fn a_promoted_thread_does_not_sit_while_an_event_waits() {
+    let builder = Pool::builder().threads(0).joiners(3).promotion(Promotion::Eager);
+    let builder = builder.leaders(1).events_per_wait(64).running(2);
+    let (pool, _watchdog) = pool(builder.budget(Duration::from_millis(5)));
+    let handled = Counter::new();
+    for _ in 0..3 {
+        let count = handled.clone();
+        let handler = handler_fn(ready(), move |_, _, _| {
+            count.add(1);
+            Next::Close
+        });
+        pool.handles().register(handler, Interest::READABLE).unwrap();
+    }
+    thread::scope(|scope| {
+        let late = pool.enlist().unwrap();
+        let Turn::Lead(leader) = pool.enlist().unwrap().follow() else { panic!("no leader") };
+        let third = scope.spawn(|| {
+            let id = util::thread_id();
+            (id, pool.join())
+        });
+        wait_until("a follower", || {
+            let threads = pool.metrics().threads;
+            threads.iter().filter(|thread| thread.role == Role::Follower).count() == 2
+        });
+        let Watch::Detected(detected) = leader.wait() else { panic!("nothing detected") };
+        let first = detected.promote().unwrap();
+        // Comes before the promoted thread is up, or after it: in both cases nobody must be blind.
+        let second = late.follow();
+        handled.wait_for(1);
+        drop((first, second));
+        pool.shutdown();
+        third.join().unwrap().1.unwrap();
+    });
+}
+
+/// A follower spun for the whole time it was given to spin, and then slept for the whole of its time-out.
+#[test]
+fn a_followers_spinning_is_part_of_its_time() {
+    let builder = Pool::builder().threads(1).joiners(1).leaders(1).spin(PATIENCE);
+    let (pool, _watchdog) = pool(builder);
+    wait_until("a leader", || pool.metrics().threads[0].role == Role::Leader);
+    let left = pool.join_timeout(Duration::from_millis(20)).unwrap();
+    assert!(matches!(left, Left::TimedOut));
+}
+
+/// A thread that goes through its roles by itself was not known to be in a handler.
+#[test]
+fn a_handler_of_an_enlisted_thread_cannot_join() {
+    let (pool, _watchdog) = pool(Pool::builder().threads(0).joiners(1));
+    let pool = Arc::new(pool);
+    let (tell, told) = mpsc::channel();
+    let inside = Arc::clone(&pool);
+    let handler = handler_fn(ready(), move |_, _, _| {
+        tell.send(inside.join()).unwrap();
+        Next::Close
+    });
+    pool.handles().register(handler, Interest::READABLE).unwrap();
+    let Turn::Lead(leader) = pool.enlist().unwrap().follow() else { panic!("no leader") };
+    let Watch::Detected(detected) = leader.wait() else { panic!("nothing detected") };
+    drop(detected.promote().unwrap().process());
+    assert!(matches!(told.recv().unwrap(), Err(Error::AlreadyJoined)));
+}
+
+/// Joining in the destructor of a thread's local aborted the process.
+#[test]
+fn a_thread_may_join_on_its_way_out() {
+    struct Late(Arc<Pool>, mpsc::Sender<Left>);
+    impl Drop for Late {
+        fn drop(&mut self) {
+            self.1.send(self.0.join_timeout(Duration::from_millis(1)).unwrap()).unwrap();
+        }
+    }
+    thread_local! {
+        static LATE: RefCell<Option<Late>> = const { RefCell::new(None) };
+    }
+    let (pool, _watchdog) = pool(Pool::builder().threads(1));
+    let pool = Arc::new(pool);
+    let (tell, told) = mpsc::channel();
+    let inside = Arc::clone(&pool);
+    let joiner = move || {
+        LATE.set(Some(Late(Arc::clone(&inside), tell)));
+        inside.join_timeout(Duration::from_millis(1)).unwrap();
+    };
+    thread::spawn(joiner).join().unwrap();
+    assert!(matches!(told.recv().unwrap(), Left::TimedOut));
 }

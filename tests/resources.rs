@@ -96,7 +96,7 @@ fn pools_that_live_at_once_have_their_own() {
             (0..50).map(|_| Pool::builder().threads(2).build().unwrap()).collect();
         let now = Possessions::now();
         assert_eq!(now.threads, before.threads + 100);
-        assert_eq!(now.descriptors.len(), before.descriptors.len() + 100, "two for each");
+        assert_eq!(now.descriptors.len(), before.descriptors.len() + 150, "three for each");
         drop(pools);
         before.come_back();
     });
@@ -244,8 +244,8 @@ fn a_pool_dropped_by_its_own_handler_ends() {
 }
 
 #[test]
-fn what_outlives_a_pool_holds_two_descriptors_and_no_thread() {
-    in_own_process("what_outlives_a_pool_holds_two_descriptors_and_no_thread", || {
+fn what_outlives_a_pool_holds_three_descriptors_and_no_thread() {
+    in_own_process("what_outlives_a_pool_holds_three_descriptors_and_no_thread", || {
         let before = Possessions::now();
         let pool = Pool::builder().threads(3).build().unwrap();
         let (remote, handles, waker) = (pool.remote(), pool.handles().clone(), pool.waker());
@@ -254,7 +254,7 @@ fn what_outlives_a_pool_holds_two_descriptors_and_no_thread() {
         ping(&mut peer);
         drop((pool, peer));
         wait_until("the threads are gone", || thread_count() == before.threads);
-        assert_eq!(descriptors().len(), before.descriptors.len() + 2);
+        assert_eq!(descriptors().len(), before.descriptors.len() + 3);
         assert_eq!((handles.len(), remote.handles().len()), (0, 0));
         waker.wake();
         remote.shutdown();

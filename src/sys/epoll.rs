@@ -266,6 +266,16 @@ impl Flags {
     pub const fn contains(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
     }
+
+    /// These flags less others.
+    pub const fn without(self, other: Flags) -> Flags {
+        Flags(self.0 & !other.0)
+    }
+
+    /// Whether none is set.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
 }
 
 impl BitOr for Flags {
