@@ -7,11 +7,12 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::followers::Order;
 use crate::handler::Deactivation;
-use crate::policy::{Policy, Promotion};
+use crate::policy::{Growth, Policy, Promotion};
 use crate::pool::Pool;
 use crate::rank::MOST_THREADS;
 use crate::sys::sched;
 use crate::table;
+use crate::token::HandleId;
 use crate::upcall::OnPanic;
 
 /// Builds a [`Pool`]. Every option has a default that is meant to be right.
@@ -39,6 +40,9 @@ pub struct Builder {
     order: Order,
     spin: Duration,
     budget: Duration,
+    max_threads: Option<usize>,
+    keep_alive: Duration,
+    growth_interval: Duration,
     pub(crate) deactivation: Deactivation,
     pub(crate) on_panic: OnPanic,
     pub(crate) max_handles: usize,
@@ -48,6 +52,21 @@ pub struct Builder {
     scheduling: Arc<dyn Fn(usize) -> Scheduling + Send + Sync>,
     pub(crate) on_start: Option<Hook>,
     pub(crate) on_stop: Option<Hook>,
+    pub(crate) on_overrun: Option<OverrunHook>,
+}
+
+pub(crate) type OverrunHook = Arc<dyn Fn(&Overrun) + Send + Sync>;
+
+/// A handler that has overrun its [budget](Builder::budget); see [`Builder::on_overrun`].
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Overrun {
+    /// The handle. Posted closures have an id that is nobody's.
+    pub handle: HandleId,
+    /// The index of the thread that runs it.
+    pub thread: usize,
+    /// How long it has been running when it was noticed.
+    pub elapsed: Duration,
 }
 
 pub(crate) type Hook = Arc<dyn Fn(usize) + Send + Sync>;
@@ -91,6 +110,9 @@ impl Builder {
             order: Order::default(),
             spin: Duration::ZERO,
             budget: BUDGET,
+            max_threads: None,
+            keep_alive: KEEP_ALIVE,
+            growth_interval: GROWTH_INTERVAL,
             deactivation: Deactivation::default(),
             on_panic: OnPanic::default(),
             max_handles: MAX_HANDLES,
@@ -100,6 +122,7 @@ impl Builder {
             scheduling: Arc::new(|_| Scheduling::Inherit),
             on_start: None,
             on_stop: None,
+            on_overrun: None,
         }
     }
 
@@ -112,6 +135,30 @@ impl Builder {
     /// How many threads the pool starts, at most 1,023. Default: two per CPU that this process may use.
     pub fn threads(mut self, threads: usize) -> Builder {
         self.threads = Some(threads);
+        self
+    }
+
+    /// Lets the pool grow to so many threads of its own, from [`threads`](Builder::threads), which it keeps.
+    /// Default: it does not grow.
+    ///
+    /// A thread is started when the last idle one goes into a handler, so that somebody is always left to
+    /// notice that the others are blocked. One that has been idle for [`keep_alive`](Builder::keep_alive)
+    /// leaves. If a thread cannot be started the pool goes on with those it has, and tries again.
+    pub fn max_threads(mut self, threads: usize) -> Builder {
+        self.max_threads = Some(threads);
+        self
+    }
+
+    /// How long a thread above the minimum stays without having anything to do. Default: 10 s.
+    pub fn keep_alive(mut self, time: Duration) -> Builder {
+        self.keep_alive = time;
+        self
+    }
+
+    /// At least so much time lies between two threads that are started. An event may wait for it, so that
+    /// the last idle thread need not go. Default: 1 ms.
+    pub fn growth_interval(mut self, time: Duration) -> Builder {
+        self.growth_interval = time;
         self
     }
 
@@ -233,6 +280,13 @@ impl Builder {
         self
     }
 
+    /// Called by the watchman, with a handler that has overrun its [budget](Builder::budget), once for each
+    /// run. What it does is taken from serving events, so do not block.
+    pub fn on_overrun(mut self, hook: impl Fn(&Overrun) + Send + Sync + 'static) -> Builder {
+        self.on_overrun = Some(Arc::new(hook));
+        self
+    }
+
     /// Checks the choices, makes the handle set and starts the threads.
     ///
     /// # Errors
@@ -246,12 +300,17 @@ impl Builder {
         }
         let cpus = sched::allowed_cpus();
         let plan = Plan::new(&self, &cpus)?;
-        let policy = self.policy(plan.threads.len(), cpus.len().max(1))?;
+        let policy = self.policy(plan.least, cpus.len().max(1))?;
         Pool::start(&self, policy, plan)
     }
 
-    fn policy(&self, threads: usize, cpus: usize) -> Result<Policy> {
-        let threads = threads.saturating_add(self.joiners);
+    fn policy(&self, least: usize, cpus: usize) -> Result<Policy> {
+        let most = self.max_threads.unwrap_or(least);
+        check_range("max_threads", saturated(most), saturated(least), saturated(MOST_THREADS))?;
+        if self.keep_alive.is_zero() {
+            return Err(Error::Zero { option: "keep_alive" });
+        }
+        let threads = most.saturating_add(self.joiners);
         if threads == 0 {
             return Err(Error::ZeroThreads);
         }
@@ -282,6 +341,12 @@ impl Builder {
             promotion: self.promotion,
             spin: self.spin,
             budget: self.budget,
+            growth: Growth {
+                least,
+                most,
+                keep_alive: self.keep_alive,
+                interval: self.growth_interval,
+            },
         })
     }
 }
@@ -289,6 +354,8 @@ impl Builder {
 /// What each thread does before it takes part.
 #[derive(Debug)]
 pub(crate) struct Plan {
+    /// How many are started at once; the others when there is need.
+    pub(crate) least: usize,
     pub(crate) threads: Vec<Setup>,
 }
 
@@ -311,12 +378,15 @@ impl Plan {
         if let Some(&cpu) = cpus.iter().find(|cpu| !available.contains(cpu)) {
             return Err(Error::NoSuchCpu { cpu, available: available.to_vec() });
         }
-        let threads = match builder.threads {
+        let least = match builder.threads {
             Some(0) if builder.joiners == 0 => return Err(Error::ZeroThreads),
-            Some(0) => return Ok(Plan { threads: Vec::new() }),
+            Some(0) if builder.max_threads.is_none() => {
+                return Ok(Plan { least: 0, threads: Vec::new() });
+            }
             Some(threads) => threads,
             None => 2 * available.len().max(1),
         };
+        let threads = builder.max_threads.unwrap_or(least).max(least);
         check_range("threads", saturated(threads), LEAST_THREADS, saturated(MOST_THREADS))?;
         let setup = |index| {
             let scheduling = (builder.scheduling)(index);
@@ -330,7 +400,7 @@ impl Plan {
             let cpu = (!cpus.is_empty()).then(|| cpus[index % cpus.len()]);
             Ok(Setup { cpu, scheduling })
         };
-        Ok(Plan { threads: (0..threads).map(setup).collect::<Result<_>>()? })
+        Ok(Plan { least, threads: (0..threads).map(setup).collect::<Result<_>>()? })
     }
 }
 
@@ -410,6 +480,12 @@ const MOST_EVENTS: i64 = 4_096;
 /// About 20 wake-ups: short enough that a blocked thread is missed for little, long enough that
 /// looking costs nothing.
 const BUDGET: Duration = Duration::from_millis(1);
+
+/// Long enough for a busy hour's pauses, short enough for stacks not to be kept for a day.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+/// As the budget: threads that block are found no faster.
+const GROWTH_INTERVAL: Duration = Duration::from_millis(1);
 
 const MAX_HANDLES: usize = 1 << 20;
 const _: () = assert!(MAX_HANDLES <= table::MOST);

@@ -33,12 +33,17 @@ use std::cell::UnsafeCell;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
+use crate::handler::Blocking;
 use crate::interest::{Interest, MESSAGE, TIMEOUT};
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sys::epoll::Flags;
 
 pub(crate) struct Slot<T> {
     word: AtomicU64,
+    /// What is known of its tenant's handler: how long it takes, and whether it was said to block. Relaxed
+    /// everywhere: it decides about speed, not about right and wrong, and a tenant that inherits its
+    /// predecessor's by a late store is soon known better.
+    habits: AtomicU32,
     value: UnsafeCell<Option<T>>,
 }
 
@@ -123,7 +128,38 @@ pub(crate) enum Requested<'a, T> {
 
 impl<T> Slot<T> {
     pub(crate) fn new() -> Slot<T> {
-        Slot { word: AtomicU64::new(VACANT), value: UnsafeCell::new(None) }
+        Slot {
+            word: AtomicU64::new(VACANT),
+            habits: AtomicU32::new(0),
+            value: UnsafeCell::new(None),
+        }
+    }
+
+    /// A new tenant comes, of which this much is known.
+    pub(crate) fn expect(&self, blocking: Blocking) {
+        self.habits.store((blocking as u32) << DECLARED_SHIFT, Ordering::Relaxed);
+    }
+
+    /// Whether the tenant's handler blocks; if that is not known, whether it usually takes longer than
+    /// `budget` nanoseconds.
+    pub(crate) fn blocking(&self, budget: u64) -> Blocking {
+        let habits = self.habits.load(Ordering::Relaxed);
+        match Blocking::from_number((habits >> DECLARED_SHIFT) as u8) {
+            Blocking::Learned if u64::from(habits) * TICK > budget => Blocking::Always,
+            declared => declared,
+        }
+    }
+
+    /// The tenant's handler has taken so many nanoseconds.
+    pub(crate) fn learn(&self, took: u64) {
+        let habits = self.habits.load(Ordering::Relaxed);
+        if habits >> DECLARED_SHIFT == Blocking::Learned as u32 {
+            let took = (took / TICK).min(LONGEST) as u32;
+            let mean = habits - habits / 8 + took / 8;
+            if mean != habits {
+                self.habits.store(mean, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Makes a vacant slot OWNED by the caller, who then fills it or gives it back.
@@ -610,6 +646,11 @@ const SHARERS: u64 = 0x3ff << 22;
 
 /// How many threads can share one slot.
 pub(crate) const MOST_SHARERS: usize = 0x3ff;
+
+/// A tenant's habits: a moving average in ticks of so many nanoseconds, and above it what was declared.
+const TICK: u64 = 256;
+const DECLARED_SHIFT: u32 = 30;
+const LONGEST: u64 = (1 << DECLARED_SHIFT) - 1;
 
 const GENERATION_SHIFT: u32 = 34;
 const GENERATION: u64 = !0 << GENERATION_SHIFT;

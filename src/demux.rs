@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use crate::handler::Caller;
+use crate::handler::{Blocking, Caller};
 use crate::sys::epoll::{Event, Events};
 
 /// A handle set as the roles see it.
@@ -16,6 +16,17 @@ pub trait Demultiplexer: Send + Sync {
 
     /// Runs the handler of one event, if it still has one, and reactivates the handle.
     fn dispatch(&self, event: Event, caller: Caller<'_>) -> Dispatched;
+
+    /// Whether the handler of an event blocks, as far as is known; `budget` is what it may take.
+    fn blocking(&self, event: Event, budget: Duration) -> Blocking {
+        let _ = (event, budget);
+        Blocking::Learned
+    }
+
+    /// An event's handler has taken so many nanoseconds.
+    fn learn(&self, event: Event, took: u64) {
+        let _ = (event, took);
+    }
 
     /// Makes one waiting thread, or else the next to wait, return.
     fn wake(&self);

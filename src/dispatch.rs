@@ -9,10 +9,10 @@ use crate::cell::{Cause, Entered, Owned, Request, Shared};
 use crate::demux::{Demultiplexer, Dispatched};
 use crate::entry::Entry;
 use crate::handle_set::{HandleSet, Inner};
-use crate::handler::{Caller, Context, Deactivation, Next, Reason};
+use crate::handler::{Blocking, Caller, Context, Deactivation, Next, Reason};
 use crate::interest::{MESSAGE, Ready, TIMEOUT};
 use crate::settle::{Office, Settled, Wanted, Why, settle};
-use crate::sync::now;
+use crate::sync::{nanoseconds, now};
 use crate::sys::epoll::{Event, Events, Flags};
 use crate::token::{HandleId, Token};
 use crate::upcall::{self, Panicked};
@@ -51,6 +51,17 @@ impl Demultiplexer for HandleSet {
             // Its owner has been told, and polls it again.
             Entered::Noted => Dispatched { noted: true, ..Dispatched::default() },
             Entered::Dormant | Entered::Stale => stale,
+        }
+    }
+
+    fn blocking(&self, event: Event, budget: Duration) -> Blocking {
+        let slot = self.inner.table.get(Token::unpack(event.data()).slot);
+        slot.map_or(Blocking::Learned, |slot| slot.blocking(nanoseconds(budget)))
+    }
+
+    fn learn(&self, event: Event, took: u64) {
+        if let Some(slot) = self.inner.table.get(Token::unpack(event.data()).slot) {
+            slot.learn(took);
         }
     }
 

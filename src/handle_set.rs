@@ -11,7 +11,7 @@ use crate::cell::{Called, Cause, OnlyMut, Request, Requested, Slot};
 use crate::deadlines::{Deadline, Deadlines, NEVER};
 use crate::entry::{Concurrent, Entry, Exclusive, Resident};
 use crate::error::{Error, Rejected, Result};
-use crate::handler::{Deactivation, Handler, SharedHandler};
+use crate::handler::{Blocking, Deactivation, Handler, SharedHandler};
 use crate::interest::{Interest, MESSAGE};
 use crate::post::Posted;
 use crate::settle::Arming;
@@ -77,12 +77,19 @@ pub struct Registration {
     deactivation: Option<Deactivation>,
     suspended: bool,
     deadline: Option<Duration>,
+    blocking: Blocking,
 }
 
 impl Registration {
     /// With the given interest, and otherwise the pool's choices.
     pub const fn new(interest: Interest) -> Registration {
-        Registration { interest, deactivation: None, suspended: false, deadline: None }
+        Registration {
+            interest,
+            deactivation: None,
+            suspended: false,
+            deadline: None,
+            blocking: Blocking::Learned,
+        }
     }
 
     /// Chooses the deactivation for this handle instead of the pool's. A shared handle is always
@@ -96,6 +103,12 @@ impl Registration {
     /// unless it is [moved](crate::Context::set_deadline) before. Shared handles have no deadline.
     pub const fn deadline(mut self, after: Duration) -> Registration {
         self.deadline = Some(after);
+        self
+    }
+
+    /// Says whether the handler blocks. Default: the pool finds out.
+    pub const fn blocking(mut self, blocking: Blocking) -> Registration {
+        self.blocking = blocking;
         self
     }
 
@@ -355,6 +368,7 @@ impl HandleSet {
         let armed = !registration.suspended;
         let deactivation = registration.deactivation.unwrap_or(self.inner.deactivation);
         let token = Token { slot: number, generation: slot.generation() };
+        slot.expect(registration.blocking);
         // Reserved first, so that an event that comes before the handler is in its place is noted.
         let reserved = slot.reserve(interest, armed, concurrent);
         let arming = Arming { deactivation, armed: armed.then_some(interest) };

@@ -192,6 +192,35 @@ pub enum Deactivation {
     Edge,
 }
 
+/// Whether a handler blocks its thread, so that the pool can prepare for it; see
+/// [`Registration::blocking`](crate::Registration::blocking).
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
+#[repr(u8)]
+pub enum Blocking {
+    /// Found out: one that usually takes longer than the [budget](crate::Builder::budget) is treated as
+    /// [`Always`](Blocking::Always).
+    #[default]
+    Learned = 0,
+    /// It is trusted to be short: nobody is woken just to watch over it.
+    Never = 1,
+    /// Somebody else sits down to wait on the handle set before it runs, also in busy times.
+    Maybe = 2,
+    /// It never counts as [running](crate::Builder::running), so another thread takes over at once.
+    Always = 3,
+}
+
+impl Blocking {
+    pub(crate) fn from_number(number: u8) -> Blocking {
+        match number {
+            1 => Blocking::Never,
+            2 => Blocking::Maybe,
+            3 => Blocking::Always,
+            _ => Blocking::Learned,
+        }
+    }
+}
+
 /// What a handler can reach while it runs, and what it can ask for.
 pub struct Context<'a> {
     id: HandleId,
@@ -208,6 +237,7 @@ pub struct Context<'a> {
 pub struct Caller<'a> {
     /// The thread's index in the pool.
     pub(crate) thread: usize,
+    /// What it may do to its pool.
     pub(crate) control: &'a dyn Control,
     /// When the thread began with the event.
     pub(crate) began: u64,
@@ -216,6 +246,12 @@ pub struct Caller<'a> {
 /// What a handler may do to its pool.
 pub(crate) trait Control {
     fn shut_down(&self);
+
+    /// The calling thread does not count as running from here on.
+    fn begin_blocking(&self) {}
+
+    /// It counts again.
+    fn end_blocking(&self) {}
 }
 
 impl fmt::Debug for Caller<'_> {
@@ -273,6 +309,39 @@ impl<'a> Context<'a> {
     /// The index of this thread in the pool; the pool's own threads come first, from 0.
     pub fn thread(&self) -> usize {
         self.caller.thread
+    }
+
+    /// Runs code that blocks: waits for a lock, a file, another thread. The pool is told, so the thread does
+    /// not count as [running](crate::Builder::running) meanwhile, and another is brought in if the pool
+    /// would be short of one otherwise.
+    ///
+    /// Nothing goes wrong without it: a handler that blocks is noticed after its
+    /// [budget](crate::Builder::budget). With it, nobody waits for that.
+    ///
+    /// ```
+    /// use cabrank::{Context, Interest, Next, Ready};
+    /// use std::net::TcpStream;
+    ///
+    /// fn ready(stream: &mut TcpStream, _ready: Ready, cx: &mut Context<'_>) -> Next {
+    ///     // … read the name of a file …
+    ///     let _text = cx.blocking(|| std::fs::read("/etc/hostname"));
+    ///     // … answer …
+    ///     Next::Rearm(Interest::READABLE)
+    /// }
+    /// ```
+    #[doc(alias = "block_in_place")]
+    #[doc(alias = "spawn_blocking")]
+    pub fn blocking<R>(&self, code: impl FnOnce() -> R) -> R {
+        struct End<'a>(&'a dyn Control);
+        impl Drop for End<'_> {
+            fn drop(&mut self) {
+                self.0.end_blocking();
+            }
+        }
+        self.caller.control.begin_blocking();
+        // Also if the code panics.
+        let _end = End(self.caller.control);
+        code()
     }
 
     /// Asks the whole pool to stop, as [`Pool::shutdown`](crate::Pool::shutdown) does. Returns at once.

@@ -87,6 +87,7 @@ pub mod sys;
 mod alarm;
 mod builder;
 mod cell;
+mod crew;
 mod deadlines;
 mod demux;
 mod dispatch;
@@ -115,12 +116,13 @@ mod upcall;
 mod waker;
 mod worker;
 
-pub use builder::{Builder, Pinning, Scheduling};
+pub use builder::{Builder, Overrun, Pinning, Scheduling};
 pub use error::{Error, Rejected, Result};
 pub use followers::Order;
 pub use handle_set::{HandleSet, Registration, Removal};
 pub use handler::{
-    Context, Deactivation, Handler, HandlerFn, Next, Reason, SharedHandler, handler_fn, shared_fn,
+    Blocking, Context, Deactivation, Handler, HandlerFn, Next, Reason, SharedHandler, handler_fn,
+    shared_fn,
 };
 pub use interest::{Interest, Ready};
 pub use mailbox::{Capacity, Inbox, Mailbox, SendError, WhenFull};

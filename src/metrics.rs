@@ -71,6 +71,10 @@ pub struct ThreadMetrics {
     pub panics: u64,
     /// Times it came in, as the watchman, for a thread whose handler overran its budget.
     pub rescues: u64,
+    /// Times one of its handlers said that it blocks; see [`Context::blocking`](crate::Context::blocking).
+    pub blocked: u64,
+    /// Threads it started because nobody was idle; see [`Builder::max_threads`](crate::Builder::max_threads).
+    pub recruits: u64,
 }
 
 /// A snapshot of a pool; see [`Pool::metrics`](crate::Pool::metrics).
@@ -111,7 +115,7 @@ macro_rules! for_each_counter {
     ($macro:ident, $($args:tt)*) => {
         $macro!(
             $($args)*, leading, following, processing, waits, events, promotions, wakes,
-            idle_wakes, shared_taken, rearms, stale, noted, panics, rescues
+            idle_wakes, shared_taken, rearms, stale, noted, panics, rescues, blocked, recruits
         )
     };
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::followers::Order;
+use crate::sync::nanoseconds;
 
 /// When a follower is brought in.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -34,6 +35,27 @@ pub(crate) struct Policy {
     pub(crate) spin: Duration,
     /// How long a handler may run before it no longer counts as running.
     pub(crate) budget: Duration,
+    pub(crate) growth: Growth,
+}
+
+impl Policy {
+    /// How much longer a thread stays that has been idle for so many nanoseconds.
+    pub(crate) fn idle_rest(&self, idle: u64) -> Duration {
+        // The last that is idle stays for longer, and looks again as late.
+        let keep_alive = nanoseconds(self.growth.keep_alive).max(1);
+        Duration::from_nanos(keep_alive - idle % keep_alive)
+    }
+}
+
+/// How many threads of its own a pool has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Growth {
+    pub(crate) least: usize,
+    pub(crate) most: usize,
+    /// How long an idle thread above the least stays.
+    pub(crate) keep_alive: Duration,
+    /// At least so much time is between two threads that are started.
+    pub(crate) interval: Duration,
 }
 
 /// What the last waits and handlers were like. Guarded by the rank's lock.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::cell::MOST_SHARERS;
 use crate::error::{Error, Result};
 use crate::followers::{Bed, Chosen, Followers};
+use crate::handler::Blocking;
 use crate::metrics::ThreadMetrics;
 use crate::policy::{Policy, Promotion, Tempo};
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -39,8 +40,11 @@ pub(crate) struct State {
     reserved: usize,
     /// Threads in handlers, without the overdue ones.
     running: usize,
-    /// Threads in handlers that have overrun their budget.
+    /// Threads in handlers that have overrun their budget, or have said that they block.
     overdue: usize,
+    /// Of those in handlers, how many are trusted never to block, and how many are said to block at times.
+    trusted: usize,
+    doubtful: usize,
     /// Followers chosen and not up yet: at most one, so that a burst wakes no crowd (I11).
     waking: usize,
     /// A follower sleeps with a time-out, to look after the others.
@@ -50,6 +54,17 @@ pub(crate) struct State {
     pub(crate) followers: Followers,
     tempo: Tempo,
     workers: Vec<Arc<Worker>>,
+    /// The pool's own threads among them, and those that are being started.
+    own: usize,
+    starting: usize,
+    /// Own threads that have come in and have not asked for a role yet.
+    newcomers: usize,
+    /// When another may be started.
+    recruit_after: u64,
+    /// The last could not be started.
+    short_of_recruits: bool,
+    /// What the watchman has found, to be reported without the lock.
+    overruns: Vec<Overrun>,
     /// Application threads that have left again, summed up.
     departed: ThreadMetrics,
     /// Roles taken so far, and how many at the watchman's last look: whether anything moves.
@@ -58,6 +73,27 @@ pub(crate) struct State {
     /// Since when nobody sits, and for how long nobody sat before that.
     vacant_since: Option<u64>,
     vacant: u64,
+}
+
+/// A handler that has overrun its budget.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Overrun {
+    pub(crate) thread: usize,
+    /// The data of its event.
+    pub(crate) event: u64,
+    pub(crate) elapsed: Duration,
+}
+
+/// What a thread has to do for the others when it has released the lock.
+#[must_use]
+#[derive(Default)]
+pub(crate) struct Errands {
+    /// Has been chosen, because there is more to do.
+    pub(crate) wake: Option<Chosen>,
+    /// A thread more is to be started: nobody is idle.
+    pub(crate) recruit: bool,
+    /// Somebody is to be called off its seat for what is left over.
+    pub(crate) call_seated: bool,
 }
 
 /// What a thread has in hand when it comes to the rank.
@@ -81,20 +117,21 @@ pub(crate) enum Arrival {
 
 /// What the rank has for a thread.
 pub(crate) enum Assignment {
-    /// Sit down and wait for at most so many events; `wake` has been chosen because there is more.
-    Seat { most: usize, wake: Option<Chosen> },
-    /// Process this; `wake` has been chosen because there is more.
-    Event { event: Event, wake: Option<Chosen> },
-    /// Follow, and if `watch`, look after the others in time.
-    Follow { bed: Bed, watch: bool },
+    /// Sit down and wait for at most so many events. If `surplus`, leave when the time for that has come.
+    Seat { most: usize, errands: Errands, surplus: bool },
+    /// Process this.
+    Event { event: Event, errands: Errands },
+    /// Follow, and if `watch`, look after the others in time. If `surplus`, leave when the time for that has
+    /// come.
+    Follow { bed: Bed, watch: bool, surplus: bool },
     /// The pool stops.
     Stop,
 }
 
 /// What becomes of a leader that has detected events.
 pub(crate) enum Promoted {
-    /// Process this one; `wake` has been promoted, or chosen to help.
-    Process { event: Event, wake: Option<Chosen> },
+    /// Process this one; the one to be woken has been promoted, or chosen to help.
+    Process { event: Event, errands: Errands },
     /// Enough threads are running. The events wait for one of them, and who detected them watches.
     Enough,
 }
@@ -110,16 +147,24 @@ impl Rank {
             reserved: 0,
             running: 0,
             overdue: 0,
+            trusted: 0,
+            doubtful: 0,
             waking: 0,
             watched: false,
             leftover: VecDeque::new(),
             followers: Followers::new(policy.order),
             tempo: Tempo::default(),
             workers: Vec::new(),
+            own: 0,
+            starting: 0,
+            newcomers: 0,
+            recruit_after: 0,
+            short_of_recruits: false,
+            overruns: Vec::new(),
             departed: ThreadMetrics::default(),
             moves: 0,
             moves_seen: 0,
-            vacant_since: None,
+            vacant_since: Some(now()),
             vacant: 0,
         };
         Rank {
@@ -188,12 +233,24 @@ impl State {
             return Err(Error::OutOfRange { option: "threads in one pool", value, least: 1, most });
         }
         self.workers.push(Arc::clone(worker));
+        if !worker.is_joined {
+            self.own += 1;
+            self.newcomers += 1;
+            worker.standing.set_new(true);
+        }
         let threads = self.workers.len();
         self.followers.expect(threads);
         // Every thread may bring a full batch, or one event more, while the others are in handlers.
         let most = threads * (self.policy.events + 1);
         self.leftover.reserve(most.saturating_sub(self.leftover.len()));
+        self.overruns.reserve(threads);
         Ok(())
+    }
+
+    /// A thread that was started for [`Errands::recruit`] is there, or could not be started.
+    pub(crate) fn recruited(&mut self, there: bool) {
+        self.starting -= 1;
+        self.short_of_recruits = !there;
     }
 
     /// A thread that comes as `arrival` will not take what the rank may have kept for it.
@@ -206,6 +263,7 @@ impl State {
     /// A thread goes, having put down what it held. Returns a follower to be woken in its place.
     pub(crate) fn discharge(&mut self, worker: &Arc<Worker>) -> Option<Chosen> {
         self.workers.retain(|other| !Arc::ptr_eq(other, worker));
+        self.own -= usize::from(!worker.is_joined);
         if worker.is_joined {
             self.departed = mem::take(&mut self.departed) + &worker.metrics(now());
         }
@@ -214,12 +272,18 @@ impl State {
 
     /// A thread puts down its role.
     pub(crate) fn put_down(&mut self, worker: &Worker, holding: Holding, took: u64, now: u64) {
+        self.newcomers -= usize::from(worker.standing.set_new(false));
         match holding {
             Holding::Nothing => {}
             Holding::Seat => self.stand_up(now),
             Holding::Handler => {
-                self.tempo.handled(took);
-                if worker.standing.finish() {
+                let (overdue, blocking) = worker.standing.finish();
+                self.trusted -= usize::from(blocking == Blocking::Never);
+                self.doubtful -= usize::from(blocking == Blocking::Maybe);
+                if blocking != Blocking::Always {
+                    self.tempo.handled(took);
+                }
+                if overdue {
                     self.overdue -= 1;
                 } else {
                     self.running -= 1;
@@ -228,11 +292,32 @@ impl State {
         }
     }
 
-    /// A thread that holds nothing asks what to do.
+    /// A thread in a handler blocks from now on, and says so.
+    pub(crate) fn begin_blocking(&mut self, worker: &Worker, now: u64) -> Errands {
+        if worker.standing.block() {
+            self.running -= 1;
+            self.overdue += 1;
+        }
+        let errands = self.errands(now);
+        // It cannot be held back any more.
+        let recruit = errands.recruit || self.must_recruit(now, true);
+        Errands { recruit, ..errands }
+    }
+
+    /// It runs again.
+    pub(crate) fn end_blocking(&mut self, worker: &Worker, now: u64) {
+        if worker.standing.unblock(now) {
+            self.overdue -= 1;
+            self.running += 1;
+        }
+    }
+
+    /// A thread that holds nothing asks what to do. `blocking` tells whether an event's handler blocks.
     pub(crate) fn assign(
         &mut self,
         worker: &Arc<Worker>,
         arrival: Arrival,
+        blocking: impl Fn(Event) -> Blocking,
         now: u64,
     ) -> Assignment {
         if self.stopping {
@@ -243,23 +328,30 @@ impl State {
             // What is left over comes first: from a seat one does not see it. If enough are running it
             // needs somebody to look after them (I2).
             if self.leftover.is_empty() {
-                return self.sit_down(now);
+                return self.sit_down(worker, now);
             }
         }
         let may_act = arrival != Arrival::Timeout || self.look_after(worker, now);
-        if may_act && self.has_work_for_one_more() {
+        if may_act && self.has_work_for_one_more() && !self.must_hold_back(now) {
             if let Some(event) = self.leftover.pop_front() {
-                self.run(worker, now);
-                return Assignment::Event { event, wake: self.choose() };
+                self.run(worker, event, blocking(event), now);
+                return Assignment::Event { event, errands: self.errands(now) };
             }
         }
         if may_act && self.has_seat() {
-            return self.sit_down(now);
+            return self.sit_down(worker, now);
         }
         // In busy times ahead of need: a leader that finds nobody watching would have to wake one.
         let watch = !self.watched && (self.is_busy() || self.is_unwatched());
         self.watched |= watch;
-        Assignment::Follow { bed: self.followers.push(worker), watch }
+        let surplus = self.is_surplus(worker);
+        Assignment::Follow { bed: self.followers.push(worker), watch, surplus }
+    }
+
+    /// Whether a thread of the pool's own that has been idle for long may leave: there are more than the
+    /// least, and it is not the last that is idle.
+    pub(crate) fn can_spare(&self) -> bool {
+        self.own > self.policy.growth.least && self.has_idle()
     }
 
     /// A follower gets up; `token` says whether it was woken by one, `watched` whether it was the
@@ -283,19 +375,20 @@ impl State {
         worker: &Worker,
         events: &[Event],
         waited: u64,
+        blocking: impl Fn(Event) -> Blocking,
         now: u64,
     ) -> Promoted {
         self.stand_up(now);
         self.tempo.waited(events.len(), waited, self.running > 0);
         // Whoever waited longer comes first: the leftover of an earlier batch is older than ours.
         self.leftover.extend(events);
-        if self.running >= self.policy.running || self.stopping {
+        if self.running >= self.policy.running || self.stopping || self.must_hold_back(now) {
             return Promoted::Enough;
         }
         match self.leftover.pop_front() {
             Some(event) => {
-                self.run(worker, now);
-                Promoted::Process { event, wake: self.choose() }
+                self.run(worker, event, blocking(event), now);
+                Promoted::Process { event, errands: self.errands(now) }
             }
             None => Promoted::Enough,
         }
@@ -353,6 +446,47 @@ impl State {
         Duration::from_nanos(self.vacant + present)
     }
 
+    /// What the watchman has found since the last time.
+    pub(crate) fn take_overruns(&mut self, into: &mut Vec<Overrun>) {
+        into.append(&mut self.overruns);
+    }
+
+    fn errands(&mut self, now: u64) -> Errands {
+        let wake = self.choose();
+        let recruit = self.must_recruit(now, false);
+        Errands { wake, recruit, call_seated: self.must_call_seated() }
+    }
+
+    /// Whether somebody is idle, besides the thread that asks, or is about to be.
+    fn has_idle(&self) -> bool {
+        let coming = self.waking + self.newcomers + self.starting;
+        self.seated + self.followers.len() + coming > 0
+    }
+
+    fn can_grow(&self) -> bool {
+        self.own + self.starting < self.policy.growth.most
+    }
+
+    /// Whether a thread is to be started because the last idle one goes into a handler: nobody would be
+    /// left to notice that all are blocked (I2).
+    fn must_recruit(&mut self, now: u64, urgent: bool) -> bool {
+        // One that could not be started is tried again each time: nobody else would.
+        let may = now >= self.recruit_after || self.short_of_recruits || urgent;
+        let must = may && !self.stopping && self.can_grow() && !self.has_idle();
+        if must {
+            self.starting += 1;
+            self.recruit_after = now.saturating_add(nanoseconds(self.policy.growth.interval));
+        }
+        must
+    }
+
+    /// Whether the last idle thread has to stay idle for a while, because another should be started before
+    /// it goes but may not be yet. It will look again, as the watchman.
+    fn must_hold_back(&self, now: u64) -> bool {
+        let too_early = now < self.recruit_after && !self.short_of_recruits;
+        too_early && self.can_grow() && !self.has_idle()
+    }
+
     /// A follower to be woken, if it is worth it. One at a time: the next is chosen by the one that
     /// is on its way, when it is up and sees more to do.
     fn choose(&mut self) -> Option<Chosen> {
@@ -398,7 +532,7 @@ impl State {
             // One who sits does not run; in calm times it watches for those who do.
             Promotion::Adaptive if self.is_busy() => {
                 let alone = self.running == 0;
-                let worth = alone || self.tempo.has_long_handlers();
+                let worth = alone || self.doubtful > 0 || self.tempo.has_long_handlers();
                 room && worth && taken == 0 && self.leftover.is_empty()
             }
             Promotion::Adaptive => taken < self.policy.seats && (room || self.leftover.is_empty()),
@@ -411,7 +545,9 @@ impl State {
 
     /// Whether something could wait for a thread that does not come, and nobody would notice (I2).
     fn is_unwatched(&self) -> bool {
-        !self.watched && (self.seated + self.reserved == 0 || !self.leftover.is_empty())
+        let is_trusted = self.running > 0 && self.running + self.overdue == self.trusted;
+        let unseen = self.seated + self.reserved == 0 || !self.leftover.is_empty();
+        !self.watched && !is_trusted && unseen
     }
 
     /// The watchman looks: handlers that overran their budget no longer count as running. Returns
@@ -420,7 +556,14 @@ impl State {
         let moved = self.moves != self.moves_seen;
         self.moves_seen = self.moves;
         let latest = now.saturating_sub(nanoseconds(self.policy.budget));
-        let late = self.workers.iter().filter(|worker| worker.standing.check(latest)).count();
+        let before = self.overruns.len();
+        for worker in &self.workers {
+            if let Some((since, event)) = worker.standing.check(latest) {
+                let elapsed = Duration::from_nanos(now.saturating_sub(since));
+                self.overruns.push(Overrun { thread: worker.index, event, elapsed });
+            }
+        }
+        let late = self.overruns.len() - before;
         self.running -= late;
         self.overdue += late;
         watchman.count(Count::Rescues, late as u64);
@@ -431,13 +574,23 @@ impl State {
         late > 0 || !moved || !self.is_busy()
     }
 
-    fn run(&mut self, worker: &Worker, now: u64) {
-        self.running += 1;
+    fn run(&mut self, worker: &Worker, event: Event, blocking: Blocking, now: u64) {
+        match blocking {
+            Blocking::Always => self.overdue += 1,
+            _ => self.running += 1,
+        }
+        self.trusted += usize::from(blocking == Blocking::Never);
+        self.doubtful += usize::from(blocking == Blocking::Maybe);
         self.moves += 1;
-        worker.standing.start(now);
+        worker.standing.start(event.data(), blocking, now);
     }
 
-    fn sit_down(&mut self, now: u64) -> Assignment {
+    /// Whether the pool could do without the thread, were it idle for long.
+    fn is_surplus(&self, worker: &Worker) -> bool {
+        !worker.is_joined && self.own > self.policy.growth.least
+    }
+
+    fn sit_down(&mut self, worker: &Worker, now: u64) -> Assignment {
         self.seated += 1;
         self.moves += 1;
         debug_assert!(self.seated <= self.policy.seats, "I1: more leaders than seats");
@@ -447,7 +600,8 @@ impl State {
         // In calm times the kernel shares the events out, to whoever sits.
         let calm = self.policy.promotion == Promotion::Adaptive && !self.is_busy();
         let most = if calm { 1 } else { self.policy.events };
-        Assignment::Seat { most, wake: self.choose() }
+        let errands = Errands { wake: self.choose(), ..Errands::default() };
+        Assignment::Seat { most, errands, surplus: self.is_surplus(worker) }
     }
 
     fn stand_up(&mut self, now: u64) {

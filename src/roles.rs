@@ -27,6 +27,7 @@
 //! # }
 //! ```
 
+use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::time::Duration;
@@ -35,9 +36,10 @@ use crate::demux::Demultiplexer;
 use crate::error::Result;
 use crate::handler::{Caller, Control};
 use crate::metrics::Role;
-use crate::rank::{Arrival, Assignment, Holding, Promoted, Rank};
+use crate::rank::{Arrival, Assignment, Errands, Holding, Overrun, Promoted, Rank};
 use crate::sync::{Arc, deadline, now};
 use crate::sys::epoll::{Event, Events};
+use crate::upcall::{self, OnPanic};
 use crate::worker::{Count, Worker};
 
 /// The whole protocol, on the calling thread, until the pool stops or the member's time is over.
@@ -73,6 +75,8 @@ pub struct Follower<'p, D: Demultiplexer> {
 pub struct Leader<'p, D: Demultiplexer> {
     member: Member<'p, D>,
     most: usize,
+    /// The pool could do without it, were it idle for long.
+    surplus: bool,
 }
 
 /// A leader that has detected events and must promote before it may process.
@@ -116,6 +120,8 @@ pub enum Left {
     Shutdown,
     /// Its own time was over.
     TimedOut,
+    /// It was idle for long, and the pool had more threads than it needs.
+    Idle,
     /// The kernel's wait failed; the pool has been shut down.
     Failed(io::Error),
     /// It is in a forked child: the pool is the parent's.
@@ -128,18 +134,22 @@ impl<'p, D: Demultiplexer> Follower<'p, D> {
         worker: Arc<Worker>,
         events: Events,
         deadline: Option<u64>,
+        recruiter: &'p dyn Recruiter,
     ) -> Result<Follower<'p, D>> {
         shared.rank.lock().enlist(&worker)?;
         worker.change_role(Role::Follower, now());
         let member = Member {
             shared,
             worker,
+            recruiter,
+            overruns: Vec::new(),
             events,
             event: None,
             holding: Holding::Nothing,
             took: 0,
             finished: None,
             deadline,
+            idle_since: now(),
             failure: None,
         };
         Ok(Follower { member })
@@ -161,6 +171,7 @@ impl<'p, D: Demultiplexer> Follower<'p, D> {
         let rank = &member.shared.rank;
         let mut at = member.finished.take().unwrap_or_else(now);
         let mut arrival = Arrival::Awake;
+        let blocking = |event| member.shared.demux.blocking(event, rank.policy.budget);
         let mut state = rank.lock();
         state.put_down(&member.worker, member.holding, member.took, at);
         member.holding = Holding::Nothing;
@@ -168,24 +179,29 @@ impl<'p, D: Demultiplexer> Follower<'p, D> {
             state.put_last(again);
         }
         loop {
-            if let Some(why) = member.reason_to_leave(at) {
+            let leaves = member.reason_to_leave(at).or_else(|| {
+                let idle = Duration::from_nanos(at.saturating_sub(member.idle_since));
+                let over = idle >= rank.policy.growth.keep_alive && arrival != Arrival::Chosen;
+                (over && !member.worker.is_joined && state.can_spare()).then_some(Left::Idle)
+            });
+            if let Some(why) = leaves {
                 state.decline(arrival);
                 drop(state);
                 return Turn::Leave(why);
             }
-            match state.assign(&member.worker, arrival, at) {
-                Assignment::Seat { most, wake } => {
+            let assignment = state.assign(&member.worker, arrival, blocking, at);
+            state.take_overruns(&mut member.overruns);
+            match assignment {
+                Assignment::Seat { most, errands, surplus } => {
                     drop(state);
                     member.take(Holding::Seat, Role::Leader, at);
-                    member.wake(wake);
-                    return Turn::Lead(Leader { member: self.member, most });
+                    member.run_errands(errands);
+                    return Turn::Lead(Leader { member: self.member, most, surplus });
                 }
-                Assignment::Event { event, wake } => {
-                    let call = state.must_call_seated();
+                Assignment::Event { event, errands } => {
                     drop(state);
                     member.take(Holding::Handler, Role::Processing, at);
-                    member.wake(wake);
-                    member.call_seated(call);
+                    member.run_errands(errands);
                     member.worker.count(Count::SharedTaken, 1);
                     member.event = Some(event);
                     return Turn::Process(Processing { member: self.member, since: at });
@@ -194,14 +210,16 @@ impl<'p, D: Demultiplexer> Follower<'p, D> {
                     drop(state);
                     return Turn::Leave(Left::Shutdown);
                 }
-                Assignment::Follow { bed, watch } => {
+                Assignment::Follow { bed, watch, surplus } => {
                     drop(state);
+                    member.report_overruns();
                     member.worker.change_role(Role::Follower, at);
                     if arrival == Arrival::Chosen {
                         member.worker.count(Count::IdleWakes, 1);
                     }
                     let watch_for = watch.then_some(rank.policy.budget);
                     let timeout = shorter(watch_for, member.remaining(at));
+                    let timeout = shorter(timeout, member.idle_rest(surplus, at));
                     let token = bed.sleep(&member.worker, rank.policy.spin, timeout);
                     at = now();
                     state = rank.lock();
@@ -220,7 +238,7 @@ impl<'p, D: Demultiplexer> Leader<'p, D> {
             return Watch::Nothing(Follower { member: self.member });
         }
         let since = now();
-        let timeout = member.remaining(since);
+        let timeout = shorter(member.remaining(since), member.idle_rest(self.surplus, since));
         let waited = member.shared.wait(&mut member.events, self.most, timeout);
         let now = now();
         member.worker.count(Count::Waits, 1);
@@ -244,19 +262,17 @@ impl<'p, D: Demultiplexer> Detected<'p, D> {
         if !member.shared.demux.is_ours() {
             return Err(Follower { member: self.member });
         }
-        let mut state = member.shared.rank.lock();
-        let promoted =
-            state.promote(&member.worker, member.events.as_slice(), self.waited, self.now);
-        let call = state.must_call_seated();
-        drop(state);
+        let rank = &member.shared.rank;
+        let blocking = |event| member.shared.demux.blocking(event, rank.policy.budget);
+        let events = member.events.as_slice();
+        let promoted = rank.lock().promote(&member.worker, events, self.waited, blocking, self.now);
         member.events.clear();
         member.holding = Holding::Nothing;
         member.worker.count(Count::Promotions, 1);
         match promoted {
-            Promoted::Process { event, wake } => {
+            Promoted::Process { event, errands } => {
                 member.take(Holding::Handler, Role::Processing, self.now);
-                member.wake(wake);
-                member.call_seated(call);
+                member.run_errands(errands);
                 member.event = Some(event);
                 Ok(Processing { member: self.member, since: self.now })
             }
@@ -269,16 +285,22 @@ impl<'p, D: Demultiplexer> Processing<'p, D> {
     /// Runs the handler and reactivates the handle.
     pub fn process(mut self) -> Follower<'p, D> {
         let member = &mut self.member;
-        let caller =
-            Caller { thread: member.worker.index, control: member.shared, began: self.since };
-        if let Some(event) = member.event.take().filter(|_| member.shared.demux.is_ours()) {
+        let processed = member.event.take().filter(|_| member.shared.demux.is_ours());
+        if let Some(event) = processed {
+            let control = Steering { member, regions: Cell::new(0) };
+            let caller =
+                Caller { thread: member.worker.index, control: &control, began: self.since };
             let dispatched = member.shared.demux.dispatch(event, caller);
             member.worker.count_dispatch(dispatched);
             member.event = dispatched.again;
         }
         let now = now();
-        member.took = now - self.since;
+        member.took = now.saturating_sub(self.since);
         member.finished = Some(now);
+        member.idle_since = now;
+        if let Some(event) = processed {
+            member.shared.demux.learn(event, member.took);
+        }
         Follower { member: self.member }
     }
 }
@@ -287,6 +309,15 @@ impl<'p, D: Demultiplexer> Processing<'p, D> {
 pub(crate) struct Shared<D> {
     pub(crate) demux: D,
     pub(crate) rank: Rank,
+    /// Told of handlers that have overrun their budget.
+    pub(crate) on_overrun: Option<OverrunHook>,
+}
+
+pub(crate) type OverrunHook = Box<dyn Fn(Overrun) + Send + Sync>;
+
+/// Starts a thread for the pool, which enlists and says so to the rank. Returns whether it could.
+pub(crate) trait Recruiter: Sync {
+    fn recruit(&self) -> bool;
 }
 
 impl<D: Demultiplexer> Shared<D> {
@@ -321,6 +352,58 @@ impl<D: Demultiplexer> Shared<D> {
     }
 }
 
+impl<D: Demultiplexer> Shared<D> {
+    fn run_errands(&self, errands: Errands, worker: &Worker, recruiter: &dyn Recruiter) {
+        if let Some(chosen) = errands.wake {
+            chosen.wake();
+            worker.count(Count::Wakes, 1);
+        }
+        if errands.recruit {
+            if recruiter.recruit() {
+                worker.count(Count::Recruits, 1);
+            } else {
+                // We go on as we are: with the threads there are, and somebody will try again.
+                self.rank.lock().recruited(false);
+            }
+        }
+        if errands.call_seated {
+            self.demux.wake();
+        }
+    }
+}
+
+/// What a handler can do to the pool, by way of the thread that runs it.
+struct Steering<'a, 'p, D: Demultiplexer> {
+    member: &'a Member<'p, D>,
+    /// How many blocking regions it is in, one in the other. The outermost counts.
+    regions: Cell<u32>,
+}
+
+impl<D: Demultiplexer> Control for Steering<'_, '_, D> {
+    fn shut_down(&self) {
+        self.member.shared.shut_down();
+    }
+
+    fn begin_blocking(&self) {
+        if self.regions.replace(self.regions.get() + 1) > 0 {
+            return;
+        }
+        let Member { shared, worker, recruiter, .. } = self.member;
+        let errands = shared.rank.lock().begin_blocking(worker, now());
+        worker.count(Count::Blocked, 1);
+        shared.run_errands(errands, worker, *recruiter);
+    }
+
+    fn end_blocking(&self) {
+        self.regions.set(self.regions.get() - 1);
+        if self.regions.get() > 0 {
+            return;
+        }
+        let Member { shared, worker, .. } = self.member;
+        shared.rank.lock().end_blocking(worker, now());
+    }
+}
+
 impl<D: Demultiplexer> Control for Shared<D> {
     fn shut_down(&self) {
         if self.rank.stop() {
@@ -334,6 +417,9 @@ impl<D: Demultiplexer> Control for Shared<D> {
 struct Member<'p, D: Demultiplexer> {
     shared: &'p Shared<D>,
     worker: Arc<Worker>,
+    recruiter: &'p dyn Recruiter,
+    /// What the watchman has found and not yet reported.
+    overruns: Vec<Overrun>,
     events: Events,
     /// The one to be processed, or the next of the same handle, to be passed on.
     event: Option<Event>,
@@ -344,6 +430,8 @@ struct Member<'p, D: Demultiplexer> {
     finished: Option<u64>,
     /// When to leave, on the clock of `now`.
     deadline: Option<u64>,
+    /// When it was last of use.
+    idle_since: u64,
     failure: Option<io::Error>,
 }
 
@@ -353,23 +441,31 @@ impl<D: Demultiplexer> Member<'_, D> {
         self.worker.change_role(role, now);
     }
 
-    /// Wakes the follower that was chosen under the lock, after it has been released.
-    fn wake(&self, chosen: Option<crate::followers::Chosen>) {
-        if let Some(chosen) = chosen {
-            chosen.wake();
-            self.worker.count(Count::Wakes, 1);
-        }
+    /// Does for the others what was decided under the lock, after it has been released.
+    fn run_errands(&mut self, errands: Errands) {
+        self.shared.run_errands(errands, &self.worker, self.recruiter);
+        self.report_overruns();
     }
 
-    /// Gets a thread off its seat, if need be, for what is left over.
-    fn call_seated(&self, call: bool) {
-        if call {
-            self.shared.demux.wake();
+    /// Tells the user of handlers that have overrun their budget.
+    fn report_overruns(&mut self) {
+        match &self.shared.on_overrun {
+            Some(hook) => self.overruns.drain(..).for_each(|overrun| {
+                // One that panics has been heard, and costs nothing else (I9).
+                let _ = upcall::contain(OnPanic::Close, || hook(overrun));
+            }),
+            None => self.overruns.clear(),
         }
     }
 
     fn remaining(&self, now: u64) -> Option<Duration> {
         self.deadline.map(|deadline| Duration::from_nanos(deadline.saturating_sub(now)))
+    }
+
+    /// For how long to be idle before leaving, if the pool could do without.
+    fn idle_rest(&self, surplus: bool, now: u64) -> Option<Duration> {
+        let idle = now.saturating_sub(self.idle_since);
+        surplus.then(|| self.shared.rank.policy.idle_rest(idle))
     }
 
     fn reason_to_leave(&mut self, now: u64) -> Option<Left> {
@@ -415,6 +511,7 @@ impl fmt::Display for Left {
         match self {
             Left::Shutdown => f.write_str("the pool was shut down"),
             Left::TimedOut => f.write_str("its time was over"),
+            Left::Idle => f.write_str("it was idle, and there were others"),
             Left::Failed(error) => write!(f, "waiting on the handle set failed: {error}"),
             Left::Forked => f.write_str("the pool belongs to the parent of this forked process"),
         }

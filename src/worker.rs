@@ -3,6 +3,7 @@
 use crossbeam_utils::CachePadded;
 
 use crate::demux::Dispatched;
+use crate::handler::Blocking;
 use crate::metrics::{Role, ThreadMetrics};
 use crate::parker::Parker;
 use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -25,27 +26,67 @@ pub(crate) struct Worker {
 /// relaxed) only because the record is shared.
 #[derive(Debug)]
 pub(crate) struct Standing {
-    /// Since when it counts as running; 0 if it does not.
+    /// Since when it is in a handler; 0 if it is not.
     running_since: AtomicU64,
-    /// It was in its handler for too long, and does not count as running any more.
+    /// It has been in its handler for too long, or has said that it blocks, and does not count as running.
     overdue: AtomicBool,
+    /// The data of the event that it processes.
+    event: AtomicU64,
+    /// Whether its handler may block, as a number.
+    blocking: AtomicU8,
+    /// It has come in, and has not asked for a role yet.
+    is_new: AtomicBool,
 }
 
 impl Standing {
-    pub(crate) fn start(&self, now: u64) {
+    fn new() -> Standing {
+        Standing {
+            running_since: AtomicU64::new(0),
+            overdue: AtomicBool::new(false),
+            event: AtomicU64::new(0),
+            blocking: AtomicU8::new(Blocking::Learned as u8),
+            is_new: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn set_new(&self, is_new: bool) -> bool {
+        self.is_new.swap(is_new, Ordering::Relaxed)
+    }
+
+    /// Begins a run.
+    pub(crate) fn start(&self, event: u64, blocking: Blocking, now: u64) {
         self.running_since.store(now, Ordering::Relaxed);
+        self.event.store(event, Ordering::Relaxed);
+        self.blocking.store(blocking as u8, Ordering::Relaxed);
+        self.overdue.store(blocking == Blocking::Always, Ordering::Relaxed);
     }
 
-    /// Ends the run; whether it was overdue.
-    pub(crate) fn finish(&self) -> bool {
+    /// Ends the run; whether it was overdue, and whether its handler was one that may block.
+    pub(crate) fn finish(&self) -> (bool, Blocking) {
         self.running_since.store(0, Ordering::Relaxed);
-        self.overdue.swap(false, Ordering::Relaxed)
+        let blocking = Blocking::from_number(self.blocking.load(Ordering::Relaxed));
+        (self.overdue.swap(false, Ordering::Relaxed), blocking)
     }
 
-    /// Marks the run as overdue if it began before `latest`; whether that is news.
-    pub(crate) fn check(&self, latest: u64) -> bool {
+    /// Marks the run as overdue; whether that is news.
+    pub(crate) fn block(&self) -> bool {
+        !self.overdue.swap(true, Ordering::Relaxed)
+    }
+
+    /// The run counts again, as if it had begun at `now`; whether it does. One that always blocks never does.
+    pub(crate) fn unblock(&self, now: u64) -> bool {
+        let always = self.blocking.load(Ordering::Relaxed) == Blocking::Always as u8;
+        self.running_since.store(now, Ordering::Relaxed);
+        self.overdue.store(always, Ordering::Relaxed);
+        !always
+    }
+
+    /// Marks the run as overdue if it began before `latest`. If that is news, since when it runs and the
+    /// data of its event.
+    pub(crate) fn check(&self, latest: u64) -> Option<(u64, u64)> {
         let since = self.running_since.load(Ordering::Relaxed);
-        since != 0 && since <= latest && !self.overdue.swap(true, Ordering::Relaxed)
+        let late = since != 0 && since <= latest && self.block();
+        late.then(|| (since, self.event.load(Ordering::Relaxed)))
     }
 }
 
@@ -74,10 +115,12 @@ pub(crate) enum Count {
     Noted,
     Panics,
     Rescues,
+    Blocked,
+    Recruits,
 }
 
 impl Count {
-    const COUNT: usize = 11;
+    const COUNT: usize = 13;
 }
 
 impl Worker {
@@ -94,10 +137,7 @@ impl Worker {
             is_joined: false,
             priority,
             parker: Parker::new(),
-            standing: Standing {
-                running_since: AtomicU64::new(0),
-                overdue: AtomicBool::new(false),
-            },
+            standing: Standing::new(),
             record: CachePadded::new(record),
         }
     }
@@ -156,6 +196,8 @@ impl Worker {
             noted: count(Count::Noted),
             panics: count(Count::Panics),
             rescues: count(Count::Rescues),
+            blocked: count(Count::Blocked),
+            recruits: count(Count::Recruits),
         }
     }
 }

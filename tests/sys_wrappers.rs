@@ -403,7 +403,7 @@ fn every_descriptor_of_a_pool_closes_on_exec() {
         let new = util::descriptors().into_iter().filter(|number| !before.contains(number));
         let new: Vec<i32> = new.collect();
         assert!(new.contains(&pool.handles().as_fd().as_raw_fd()));
-        assert_eq!(new.len(), 2, "an epoll and an eventfd");
+        assert_eq!(new.len(), 3, "an epoll, an eventfd and a timerfd");
         for number in new {
             // SAFETY: the pool has it open, and outlives this.
             assert_close_on_exec(unsafe { BorrowedFd::borrow_raw(number) });

@@ -338,6 +338,13 @@ pub fn resident_memory() -> u64 {
     kilobytes * 1024
 }
 
+/// The address space of this process, in bytes.
+pub fn virtual_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = status.split_whitespace().next().unwrap().parse().unwrap();
+    pages * 4096
+}
+
 /// The kernel's number of the calling thread.
 pub fn thread_id() -> i32 {
     nix::unistd::gettid().as_raw()
