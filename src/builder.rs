@@ -341,6 +341,7 @@ impl Builder {
             promotion: self.promotion,
             spin: self.spin,
             budget: self.budget,
+            reports_overruns: self.on_overrun.is_some(),
             growth: Growth {
                 least,
                 most,

@@ -35,6 +35,8 @@ pub(crate) struct Policy {
     pub(crate) spin: Duration,
     /// How long a handler may run before it no longer counts as running.
     pub(crate) budget: Duration,
+    /// Handlers that overran it are to be reported.
+    pub(crate) reports_overruns: bool,
     pub(crate) growth: Growth,
 }
 

@@ -243,7 +243,6 @@ impl State {
         // Every thread may bring a full batch, or one event more, while the others are in handlers.
         let most = threads * (self.policy.events + 1);
         self.leftover.reserve(most.saturating_sub(self.leftover.len()));
-        self.overruns.reserve(threads);
         Ok(())
     }
 
@@ -447,8 +446,8 @@ impl State {
     }
 
     /// What the watchman has found since the last time.
-    pub(crate) fn take_overruns(&mut self, into: &mut Vec<Overrun>) {
-        into.append(&mut self.overruns);
+    pub(crate) fn take_overruns(&mut self) -> Vec<Overrun> {
+        mem::take(&mut self.overruns)
     }
 
     fn errands(&mut self, now: u64) -> Errands {
@@ -556,14 +555,16 @@ impl State {
         let moved = self.moves != self.moves_seen;
         self.moves_seen = self.moves;
         let latest = now.saturating_sub(nanoseconds(self.policy.budget));
-        let before = self.overruns.len();
+        let mut late = 0;
         for worker in &self.workers {
             if let Some((since, event)) = worker.standing.check(latest) {
-                let elapsed = Duration::from_nanos(now.saturating_sub(since));
-                self.overruns.push(Overrun { thread: worker.index, event, elapsed });
+                late += 1;
+                if self.policy.reports_overruns {
+                    let elapsed = Duration::from_nanos(now.saturating_sub(since));
+                    self.overruns.push(Overrun { thread: worker.index, event, elapsed });
+                }
             }
         }
-        let late = self.overruns.len() - before;
         self.running -= late;
         self.overdue += late;
         watchman.count(Count::Rescues, late as u64);

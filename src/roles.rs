@@ -30,8 +30,10 @@
 use std::cell::Cell;
 use std::fmt;
 use std::io;
+use std::mem;
 use std::time::Duration;
 
+use crate::deadlines::NEVER;
 use crate::demux::Demultiplexer;
 use crate::error::Result;
 use crate::handler::{Caller, Control};
@@ -142,13 +144,12 @@ impl<'p, D: Demultiplexer> Follower<'p, D> {
             shared,
             worker,
             recruiter,
-            overruns: Vec::new(),
             events,
             event: None,
             holding: Holding::Nothing,
             took: 0,
-            finished: None,
-            deadline,
+            finished: 0,
+            deadline: deadline.unwrap_or(NEVER),
             idle_since: now(),
             failure: None,
         };
@@ -158,7 +159,7 @@ impl<'p, D: Demultiplexer> Follower<'p, D> {
     /// Waits for a role: to lead, to process what another thread has detected, or to leave.
     pub fn follow(mut self) -> Turn<'p, D> {
         // It may have been a while since the handler was left.
-        self.member.finished = None;
+        self.member.finished = 0;
         self.follow_on()
     }
 
@@ -169,7 +170,10 @@ impl<'p, D: Demultiplexer> Follower<'p, D> {
         }
         let member = &mut self.member;
         let rank = &member.shared.rank;
-        let mut at = member.finished.take().unwrap_or_else(now);
+        let mut at = match mem::take(&mut member.finished) {
+            0 => now(),
+            finished => finished,
+        };
         let mut arrival = Arrival::Awake;
         let blocking = |event| member.shared.demux.blocking(event, rank.policy.budget);
         let mut state = rank.lock();
@@ -190,18 +194,20 @@ impl<'p, D: Demultiplexer> Follower<'p, D> {
                 return Turn::Leave(why);
             }
             let assignment = state.assign(&member.worker, arrival, blocking, at);
-            state.take_overruns(&mut member.overruns);
+            let overruns = state.take_overruns();
             match assignment {
                 Assignment::Seat { most, errands, surplus } => {
                     drop(state);
                     member.take(Holding::Seat, Role::Leader, at);
                     member.run_errands(errands);
+                    member.report(overruns);
                     return Turn::Lead(Leader { member: self.member, most, surplus });
                 }
                 Assignment::Event { event, errands } => {
                     drop(state);
                     member.take(Holding::Handler, Role::Processing, at);
                     member.run_errands(errands);
+                    member.report(overruns);
                     member.worker.count(Count::SharedTaken, 1);
                     member.event = Some(event);
                     return Turn::Process(Processing { member: self.member, since: at });
@@ -212,7 +218,7 @@ impl<'p, D: Demultiplexer> Follower<'p, D> {
                 }
                 Assignment::Follow { bed, watch, surplus } => {
                     drop(state);
-                    member.report_overruns();
+                    member.report(overruns);
                     member.worker.change_role(Role::Follower, at);
                     if arrival == Arrival::Chosen {
                         member.worker.count(Count::IdleWakes, 1);
@@ -296,7 +302,7 @@ impl<'p, D: Demultiplexer> Processing<'p, D> {
         }
         let now = now();
         member.took = now.saturating_sub(self.since);
-        member.finished = Some(now);
+        member.finished = now;
         member.idle_since = now;
         if let Some(event) = processed {
             member.shared.demux.learn(event, member.took);
@@ -418,18 +424,16 @@ struct Member<'p, D: Demultiplexer> {
     shared: &'p Shared<D>,
     worker: Arc<Worker>,
     recruiter: &'p dyn Recruiter,
-    /// What the watchman has found and not yet reported.
-    overruns: Vec<Overrun>,
     events: Events,
     /// The one to be processed, or the next of the same handle, to be passed on.
     event: Option<Event>,
     holding: Holding,
     /// How long the handler that has just been left took.
     took: u64,
-    /// When it was left, if that was just now: one look at the clock serves for both.
-    finished: Option<u64>,
-    /// When to leave, on the clock of `now`.
-    deadline: Option<u64>,
+    /// When it was left, if that was just now, else 0: one look at the clock serves for both.
+    finished: u64,
+    /// When to leave, on the clock of `now`, or `NEVER`.
+    deadline: u64,
     /// When it was last of use.
     idle_since: u64,
     failure: Option<io::Error>,
@@ -442,24 +446,23 @@ impl<D: Demultiplexer> Member<'_, D> {
     }
 
     /// Does for the others what was decided under the lock, after it has been released.
-    fn run_errands(&mut self, errands: Errands) {
+    fn run_errands(&self, errands: Errands) {
         self.shared.run_errands(errands, &self.worker, self.recruiter);
-        self.report_overruns();
     }
 
     /// Tells the user of handlers that have overrun their budget.
-    fn report_overruns(&mut self) {
-        match &self.shared.on_overrun {
-            Some(hook) => self.overruns.drain(..).for_each(|overrun| {
+    fn report(&self, overruns: Vec<Overrun>) {
+        for overrun in overruns {
+            if let Some(hook) = &self.shared.on_overrun {
                 // One that panics has been heard, and costs nothing else (I9).
                 let _ = upcall::contain(OnPanic::Close, || hook(overrun));
-            }),
-            None => self.overruns.clear(),
+            }
         }
     }
 
     fn remaining(&self, now: u64) -> Option<Duration> {
-        self.deadline.map(|deadline| Duration::from_nanos(deadline.saturating_sub(now)))
+        let rest = Duration::from_nanos(self.deadline.saturating_sub(now));
+        (self.deadline != NEVER).then_some(rest)
     }
 
     /// For how long to be idle before leaving, if the pool could do without.
@@ -472,8 +475,7 @@ impl<D: Demultiplexer> Member<'_, D> {
         if let Some(failure) = self.failure.take() {
             return Some(Left::Failed(failure));
         }
-        let over = self.deadline.is_some_and(|deadline| deadline <= now);
-        over.then_some(Left::TimedOut)
+        (self.deadline <= now).then_some(Left::TimedOut)
     }
 }
 
