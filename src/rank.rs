@@ -121,9 +121,9 @@ pub(crate) enum Assignment {
     Seat { most: usize, errands: Errands, surplus: bool },
     /// Process this.
     Event { event: Event, errands: Errands },
-    /// Follow, and if `watch`, look after the others in time. If `surplus`, leave when the time for that has
-    /// come.
-    Follow { bed: Bed, watch: bool, surplus: bool },
+    /// Follow, and if `watch`, look after the others in time; in any case come again in `again`. If
+    /// `surplus`, leave when the time for that has come.
+    Follow { bed: Bed, watch: bool, again: Option<Duration>, surplus: bool },
     /// The pool stops.
     Stop,
 }
@@ -331,20 +331,22 @@ impl State {
             }
         }
         let may_act = arrival != Arrival::Timeout || self.look_after(worker, now);
-        if may_act && self.has_work_for_one_more() && !self.must_hold_back(now) {
+        let held_back = !self.leftover.is_empty() && self.must_hold_back(now);
+        if may_act && !held_back && self.has_work_for_one_more() {
             if let Some(event) = self.leftover.pop_front() {
                 self.run(worker, event, blocking(event), now);
                 return Assignment::Event { event, errands: self.errands(now) };
             }
         }
-        if may_act && self.has_seat() {
+        if may_act && !held_back && self.has_seat() {
             return self.sit_down(worker, now);
         }
         // In busy times ahead of need: a leader that finds nobody watching would have to wake one.
         let watch = !self.watched && (self.is_busy() || self.is_unwatched());
         self.watched |= watch;
-        let surplus = self.is_surplus(worker);
-        Assignment::Follow { bed: self.followers.push(worker), watch, surplus }
+        let rest = Duration::from_nanos(self.recruit_after.saturating_sub(now));
+        let (again, surplus) = (held_back.then_some(rest), self.is_surplus(worker));
+        Assignment::Follow { bed: self.followers.push(worker), watch, again, surplus }
     }
 
     /// Whether a thread of the pool's own that has been idle for long may leave: there are more than the
@@ -572,7 +574,8 @@ impl State {
             // It was busy, and then the last event came. An idle process must not tick.
             self.tempo.rest();
         }
-        late > 0 || !moved || !self.is_busy()
+        let unserved = self.running == 0 && !self.leftover.is_empty();
+        late > 0 || !moved || unserved || !self.is_busy()
     }
 
     fn run(&mut self, worker: &Worker, event: Event, blocking: Blocking, now: u64) {

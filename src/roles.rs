@@ -216,7 +216,7 @@ impl<'p, D: Demultiplexer> Follower<'p, D> {
                     drop(state);
                     return Turn::Leave(Left::Shutdown);
                 }
-                Assignment::Follow { bed, watch, surplus } => {
+                Assignment::Follow { bed, watch, again, surplus } => {
                     drop(state);
                     member.report(overruns);
                     member.worker.change_role(Role::Follower, at);
@@ -224,7 +224,7 @@ impl<'p, D: Demultiplexer> Follower<'p, D> {
                         member.worker.count(Count::IdleWakes, 1);
                     }
                     let watch_for = watch.then_some(rank.policy.budget);
-                    let timeout = shorter(watch_for, member.remaining(at));
+                    let timeout = shorter(shorter(watch_for, again), member.remaining(at));
                     let timeout = shorter(timeout, member.idle_rest(surplus, at));
                     let token = bed.sleep(&member.worker, rank.policy.spin, timeout);
                     at = now();

@@ -6,9 +6,9 @@ use std::time::Duration;
 use crate::demux::Demultiplexer;
 use crate::followers::Order;
 use crate::handler::Control;
-use crate::policy::{Policy, Promotion};
+use crate::policy::{Growth, Policy, Promotion};
 use crate::rank::Rank;
-use crate::roles::{Follower, Left, Shared, take_part};
+use crate::roles::{Follower, Left, Recruiter, Shared, take_part};
 use crate::sync::Arc;
 use crate::sync::model::FOREVER;
 use crate::sys::epoll::Events;
@@ -29,7 +29,7 @@ pub(crate) struct Crew<D: Demultiplexer + 'static> {
 
 impl<D: Cleared + 'static> Crew<D> {
     pub(crate) fn new(demux: D, policy: Policy) -> Crew<D> {
-        let shared = Arc::new(Shared { demux, rank: Rank::new(policy) });
+        let shared = Arc::new(Shared { demux, rank: Rank::new(policy), on_overrun: None });
         Crew { shared, workers: Vec::new(), threads: Vec::new() }
     }
 
@@ -79,7 +79,16 @@ pub(crate) fn enlist<D: Demultiplexer>(
     deadline: Option<u64>,
 ) -> Option<Follower<'_, D>> {
     let events = NonZeroUsize::new(shared.rank.policy.events).unwrap();
-    Follower::enlist(shared, worker, Events::with_capacity(events), deadline).ok()
+    Follower::enlist(shared, worker, Events::with_capacity(events), deadline, &Fixed).ok()
+}
+
+/// A crew that does not grow.
+pub(crate) struct Fixed;
+
+impl Recruiter for Fixed {
+    fn recruit(&self) -> bool {
+        false
+    }
 }
 
 /// The papers' pattern. Nobody is ever late here, so no watchman comes to the rescue.
@@ -92,6 +101,8 @@ pub(crate) fn papers(order: Order) -> Policy {
         promotion: Promotion::Eager,
         spin: Duration::ZERO,
         budget: FOREVER,
+        reports_overruns: false,
+        growth: Growth { least: 0, most: 0, keep_alive: FOREVER, interval: Duration::ZERO },
     }
 }
 

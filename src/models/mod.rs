@@ -30,6 +30,8 @@ mod loom_slot;
 #[cfg(shuttle)]
 mod set;
 #[cfg(shuttle)]
+mod shuttle_growth;
+#[cfg(shuttle)]
 mod shuttle_handles;
 #[cfg(shuttle)]
 mod shuttle_members;
