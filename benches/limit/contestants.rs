@@ -5,13 +5,13 @@ use std::io::{self, BufRead};
 use std::net::{SocketAddr, TcpListener};
 use std::num::NonZeroUsize;
 use std::thread;
-use std::time::Duration;
 
 use cabrank::sys::epoll::{Epoll, Events, Flags};
 use cabrank::{Deactivation, Interest, Next, Pool, Ready, handler_fn};
 
 use crate::connection::{Connection, Cost, Stream};
 use crate::switches::Usage;
+use crate::{queue_pool, tokio_echo};
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Contestant {
@@ -23,11 +23,21 @@ pub(crate) enum Contestant {
     Edge,
     /// The pattern as in the papers.
     Papers,
+    /// One thread that waits, a queue, and workers.
+    Queue,
+    /// tokio's multi-threaded runtime.
+    Tokio,
 }
 
 impl Contestant {
-    pub(crate) const ALL: [Contestant; 4] =
-        [Contestant::Bare, Contestant::Default, Contestant::Edge, Contestant::Papers];
+    pub(crate) const ALL: [Contestant; 6] = [
+        Contestant::Bare,
+        Contestant::Default,
+        Contestant::Edge,
+        Contestant::Papers,
+        Contestant::Queue,
+        Contestant::Tokio,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -35,12 +45,14 @@ impl Contestant {
             Contestant::Default => "default",
             Contestant::Edge => "edge",
             Contestant::Papers => "papers",
+            Contestant::Queue => "queue",
+            Contestant::Tokio => "tokio",
         }
     }
 
     pub(crate) fn by_name(name: &str) -> Result<Contestant, String> {
         let found = Contestant::ALL.into_iter().find(|contestant| contestant.name() == name);
-        found.ok_or_else(|| "expected bare, default, edge or papers".into())
+        found.ok_or_else(|| "expected bare, default, edge, papers, queue or tokio".into())
     }
 }
 
@@ -49,9 +61,8 @@ impl Contestant {
 pub(crate) fn serve(
     contestant: Contestant,
     threads: usize,
-    work: Duration,
+    cost: Cost,
 ) -> Result<(), Box<dyn Error>> {
-    let cost = Cost { work, ..Cost::default() };
     let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
     listener.set_nonblocking(true)?;
     println!("{}", listener.local_addr()?);
@@ -59,6 +70,14 @@ pub(crate) fn serve(
     let builder = match contestant {
         Contestant::Bare => {
             thread::spawn(move || bare_loop(&listener, cost));
+            return answer();
+        }
+        Contestant::Queue => {
+            thread::spawn(move || queue_pool::serve(&listener, threads, cost));
+            return answer();
+        }
+        Contestant::Tokio => {
+            thread::spawn(move || tokio_echo::serve(listener, threads, cost));
             return answer();
         }
         Contestant::Default => builder,
@@ -87,7 +106,7 @@ fn answer() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn accept(listener: &TcpListener, cost: Cost) -> io::Result<Connection> {
+pub(crate) fn accept(listener: &TcpListener, cost: Cost) -> io::Result<Connection> {
     let (stream, _) = listener.accept()?;
     stream.set_nodelay(true)?;
     stream.set_nonblocking(true)?;

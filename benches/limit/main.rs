@@ -1,20 +1,24 @@
 //! How near does the pool come to one bare epoll loop with the same handler?
 //!
 //! ```text
-//! cargo bench --bench limit -- [--rounds 7] [--seconds 2] [--rate R] [--threads 4] [--work-us U] [NAME …]
+//! cargo bench --bench limit -- [--rounds 7] [--seconds 2] [--rate R] [--threads 4] [--work-us U]
+//!                              [--block-us U --block-percent P] [NAME …]
 //! ```
 //!
 //! Every contestant is a fresh process, every load another, and the rounds are interleaved; what counts
 //! is the ratio to the bare loop of the same round. Without `--rate` the loop is closed (64 connections,
-//! 64 bytes): the peak. With it requests fall due at random times, whatever the server does.
+//! 64 bytes): the peak. With it requests fall due at random times, whatever the server does. With
+//! `--block-percent` so many of a hundred handlers block for `--block-us`; latencies are those of the others.
 
 #[path = "../../examples/echo/connection.rs"]
 mod connection;
 mod contestants;
 #[path = "../../examples/echo/load.rs"]
 mod load;
+mod queue_pool;
 #[path = "../../examples/echo/switches.rs"]
 mod switches;
+mod tokio_echo;
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
@@ -23,6 +27,7 @@ use std::time::Duration;
 
 use lexopt::prelude::*;
 
+use connection::Cost;
 use contestants::Contestant;
 use load::{Address, Load, Outcome};
 use switches::Usage;
@@ -31,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut options = Options::parse()?;
     match options.role.take() {
         Some(Role::Server(contestant)) => {
-            contestants::serve(contestant, options.threads, options.work)
+            contestants::serve(contestant, options.threads, options.cost)
         }
         Some(Role::Load) => Ok(load::run(&options.load, std::io::stdout())?),
         None => compare(&options),
@@ -42,8 +47,7 @@ struct Options {
     role: Option<Role>,
     rounds: usize,
     threads: usize,
-    /// Burned for every request.
-    work: Duration,
+    cost: Cost,
     load: Load,
     contestants: Vec<Contestant>,
 }
@@ -60,7 +64,7 @@ impl Options {
             role: None,
             rounds: 7,
             threads: 4,
-            work: Duration::ZERO,
+            cost: Cost::default(),
             load: Load { seconds: 2.0, ..Load::default() },
             contestants: Vec::new(),
         };
@@ -78,7 +82,8 @@ impl Options {
                 Long("addr") => options.load.address = Address::Tcp(parser.value()?.parse()?),
                 Long("rounds") => options.rounds = parser.value()?.parse()?,
                 Long("threads") => options.threads = parser.value()?.parse()?,
-                Long("work-us") => options.work = Duration::from_micros(parser.value()?.parse()?),
+                Long("work-us") => options.cost.work = microseconds(&mut parser)?,
+                Long("block-us") => options.cost.block = microseconds(&mut parser)?,
                 Long("seconds") => options.load.seconds = parser.value()?.parse()?,
                 Long("connections") => options.load.connections = parser.value()?.parse()?,
                 Long("size") => options.load.size = parser.value()?.parse()?,
@@ -100,6 +105,10 @@ impl Options {
         }
         Ok(options)
     }
+}
+
+fn microseconds(parser: &mut lexopt::Parser) -> Result<Duration, lexopt::Error> {
+    Ok(Duration::from_micros(parser.value()?.parse()?))
 }
 
 /// One contestant in one round.
@@ -167,9 +176,11 @@ fn compare(options: &Options) -> Result<(), Box<dyn Error>> {
 
 fn measure(contestant: Contestant, options: &Options) -> Result<Measured, Box<dyn Error>> {
     let threads = options.threads.to_string();
-    let work = options.work.as_micros().to_string();
-    let server = ["--server", contestant.name(), "--threads", &threads, "--work-us", &work];
-    let mut server = Process::start(&server)?;
+    let work = options.cost.work.as_micros().to_string();
+    let block = options.cost.block.as_micros().to_string();
+    let server = ["--server", contestant.name(), "--threads", &threads];
+    let costs = ["--work-us", &work, "--block-us", &block];
+    let mut server = Process::start(&[&server[..], &costs].concat())?;
     let address = server.line()?.parse()?;
     let load = Load { address: Address::Tcp(address), ..options.load.clone() };
     let args = load.to_args();

@@ -49,7 +49,7 @@ impl Connection {
                     (self.start, self.end) = (0, read);
                     // A short read has emptied the stream, unless its end has been announced too.
                     drained = read < BUFFER && !ready.is_read_closed();
-                    self.work();
+                    self.cost.pay(&self.buffer[..read]);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     return Ok(Next::Drained(Interest::READABLE));
@@ -73,14 +73,17 @@ impl Connection {
         let readable = Interest::READABLE;
         Ok(if drained { Next::Drained(readable) } else { Next::Rearm(readable) })
     }
+}
 
-    fn work(&self) {
-        if !self.cost.block.is_zero() && self.buffer[0] == b'B' {
-            thread::sleep(self.cost.block);
+impl Cost {
+    /// Does what the request costs.
+    pub(crate) fn pay(&self, request: &[u8]) {
+        if !self.block.is_zero() && request.first() == Some(&b'B') {
+            thread::sleep(self.block);
         }
-        if !self.cost.work.is_zero() {
+        if !self.work.is_zero() {
             let start = Instant::now();
-            while start.elapsed() < self.cost.work {
+            while start.elapsed() < self.work {
                 std::hint::spin_loop();
             }
         }
@@ -126,4 +129,4 @@ impl Write for Stream {
 }
 
 /// Read and answered at once.
-const BUFFER: usize = 16 * 1024;
+pub(crate) const BUFFER: usize = 16 * 1024;

@@ -102,7 +102,12 @@ pub(crate) fn papers(order: Order) -> Policy {
         spin: Duration::ZERO,
         budget: FOREVER,
         reports_overruns: false,
-        growth: Growth { least: 0, most: 0, keep_alive: FOREVER, interval: Duration::ZERO },
+        growth: Growth {
+            least: usize::MAX,
+            most: 0,
+            keep_alive: FOREVER,
+            interval: Duration::ZERO,
+        },
     }
 }
 
