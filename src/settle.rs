@@ -101,6 +101,10 @@ pub(crate) fn settle<'a, T: Tenant>(
             seen = asked.absorbed();
         }
         if let Some(cause) = seen.removal() {
+            if retimed {
+                // What was asked for is fetched all the same, and forgotten with the rest.
+                office.look_after_deadline(&mut owned, false, true);
+            }
             return Settled::Leaves { owned, why: Why::Asked(cause) };
         }
         if office.look_after_deadline(&mut owned, expired, retimed) {
