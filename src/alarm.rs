@@ -43,6 +43,7 @@ impl Alarm for AlarmClock {
 /// In a model the alarm rings when the model says so.
 #[cfg(any(all(test, loom), all(test, shuttle)))]
 pub(crate) struct AlarmClock {
+    #[cfg_attr(loom, allow(dead_code))] // no loom model has a whole handle set
     bell: crate::sys::eventfd::EventFd,
     due: std::sync::atomic::AtomicU64,
 }

@@ -128,6 +128,12 @@ impl<A: Alarm> Deadlines<A> {
         Some(queue.asked.swap_remove(at).1)
     }
 
+    /// For models, which ring it.
+    #[cfg(all(test, any(loom, shuttle)))]
+    pub(crate) fn alarm(&self) -> &A {
+        &self.alarm
+    }
+
     /// Sets the alarm if something is due before it. Under the lock, so that the last to set it is the one
     /// who knows best.
     fn adjust(&self, queue: &mut Queue) {

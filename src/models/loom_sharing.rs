@@ -20,7 +20,7 @@ fn share(slot: &Slot<Watched>, generation: u32) -> (bool, Option<Met>) {
             });
             (true, settled)
         }
-        Entered::Owned(_) => unreachable!("the handle is shared"),
+        Entered::Owned(..) => unreachable!("the handle is shared"),
         Entered::Noted | Entered::Dormant | Entered::Stale => (false, None),
     }
 }

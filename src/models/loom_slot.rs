@@ -61,6 +61,11 @@ fn move_in(slot: &Slot<Watched>, name: u32, concurrent: bool) {
 pub(super) struct Met {
     pub(super) reports: usize,
     pub(super) reported: Flags,
+    /// Notes that the deadline may have passed, and that it was set from outside.
+    pub(super) expiries: usize,
+    pub(super) retimings: usize,
+    /// It gave the slot back with a call in it, and has to send the event.
+    pub(super) called: bool,
     /// It has taken the value out; whether somebody waited for that.
     pub(super) vacated: Option<bool>,
 }
@@ -81,14 +86,19 @@ pub(super) fn settle(
             armed = asked.steered().unwrap_or(armed);
             met.reports += usize::from(asked.reported().is_some());
             met.reported |= asked.reported().unwrap_or_default();
+            met.expiries += usize::from(asked.expired());
+            met.retimings += usize::from(asked.retimed());
             seen = asked.absorbed();
         }
         if seen.removal().is_some() {
             let (mut value, empty) = owned.take();
             value.write();
-            met.vacated = Some(empty.vacate());
+            let vacated = empty.vacate();
+            met.retimings += usize::from(vacated.retimed);
+            met.vacated = Some(vacated.awaited);
             return met;
         }
+        met.called |= seen.called();
         match owned.release(seen, armed, interest) {
             Ok(()) => return met,
             Err(still_owned) => owned = still_owned,
@@ -104,6 +114,7 @@ pub(super) fn ask(slot: &Slot<Watched>, generation: u32, request: Request) -> As
             Asked::Settled(settle(owned, state.is_armed(), state.interest()))
         }
         Requested::Deferred => Asked::Deferred,
+        Requested::Refused => unreachable!("only of a shared slot, which is asked no such thing"),
         Requested::Unknown => Asked::Unknown,
     }
 }
@@ -133,7 +144,7 @@ pub(super) fn enter(slot: &Slot<Watched>, generation: u32) -> Entered<'_, Watche
 /// Comes with an event; `None` if another owner has been told of it.
 fn serve(slot: &Slot<Watched>, generation: u32, flags: Flags) -> Option<Met> {
     match slot.enter(generation, flags) {
-        Entered::Owned(owned) => {
+        Entered::Owned(owned, _) => {
             assert_eq!(owned.deref().read(), 0, "I7: an event reaches a later tenant");
             Some(settle(owned, true, READABLE))
         }
@@ -161,7 +172,7 @@ fn of_two_events_at_once_one_owns_and_the_other_is_seen() {
 fn what_comes_while_it_is_owned_is_seen_with_its_readiness() {
     explore(PREEMPTIONS, || {
         let (slot, generation) = tenanted(false);
-        let Entered::Owned(owned) = enter(&slot, generation) else { panic!("it was at rest") };
+        let Entered::Owned(owned, _) = enter(&slot, generation) else { panic!("it was at rest") };
         let others = [Flags::IN, Flags::OUT].map(|flags| {
             let there = Arc::clone(&slot);
             (flags, thread::spawn(move || serve(&there, generation, flags)))
@@ -240,7 +251,7 @@ fn who_waits_for_a_removal_is_told_of_it_and_sees_what_was_done() {
         let there = Arc::clone(&slot);
         let hook = Arc::new(UnsafeCell::new(()));
         let closed = Arc::clone(&hook);
-        let Entered::Owned(owned) = enter(&slot, generation) else { panic!("it was at rest") };
+        let Entered::Owned(owned, _) = enter(&slot, generation) else { panic!("it was at rest") };
         let other = thread::spawn(move || {
             let asked = there.request(generation, remove(true));
             assert!(!matches!(asked, Requested::Owned(_)), "the other owns it");
@@ -253,7 +264,7 @@ fn who_waits_for_a_removal_is_told_of_it_and_sees_what_was_done() {
         // The handler closes itself, and is removed meanwhile.
         let (_value, empty) = owned.take();
         hook.with_mut(|_| ());
-        let awaited = empty.vacate();
+        let awaited = empty.vacate().awaited;
         assert_eq!(awaited, other.join().unwrap(), "told if and only if it was deferred");
     });
 }
@@ -262,7 +273,7 @@ fn who_waits_for_a_removal_is_told_of_it_and_sees_what_was_done() {
 fn check_request(request: Request, armed: bool, holds: fn(&Slot<Watched>, u32) -> bool) {
     explore(PREEMPTIONS, move || {
         let (slot, generation) = tenanted(false);
-        let Entered::Owned(owned) = enter(&slot, generation) else { panic!("it was at rest") };
+        let Entered::Owned(owned, _) = enter(&slot, generation) else { panic!("it was at rest") };
         let there = Arc::clone(&slot);
         let other = thread::spawn(move || {
             ask(&there, generation, request);
@@ -278,11 +289,14 @@ fn is_dormant(slot: &Slot<Watched>, generation: u32) -> bool {
 }
 
 fn is_armed(slot: &Slot<Watched>, generation: u32) -> bool {
-    matches!(enter(slot, generation), Entered::Owned(_))
+    matches!(enter(slot, generation), Entered::Owned(..))
 }
 
 fn is_writable(slot: &Slot<Watched>, generation: u32) -> bool {
-    matches!(enter(slot, generation), Entered::Owned(owned) if owned.state().interest() == WRITABLE)
+    matches!(
+        enter(slot, generation),
+        Entered::Owned(owned, _) if owned.state().interest() == WRITABLE
+    )
 }
 
 #[test]
@@ -309,7 +323,7 @@ fn a_removal_overrules_the_verdict() {
 fn two_requests_during_a_release_both_count() {
     explore(PREEMPTIONS, || {
         let (slot, generation) = tenanted(false);
-        let Entered::Owned(owned) = enter(&slot, generation) else { panic!("it was at rest") };
+        let Entered::Owned(owned, _) = enter(&slot, generation) else { panic!("it was at rest") };
         let others = [Request::Resume, Request::Interest(WRITABLE)].map(|request| {
             let there = Arc::clone(&slot);
             thread::spawn(move || {

@@ -1,7 +1,7 @@
 //! Model checks: the shipped protocol on a handle set whose every move a checker decides.
 //!
 //! - Loom tries every schedule up to a number of preemptions, and every value that the memory
-//!   orders allow: parker, slot word, settling, small promotions.
+//!   orders allow: parker, slot word, calls, settling, small promotions.
 //! - Shuttle tries random schedules of many threads, with one memory order: the whole protocol.
 //!
 //! ```text
@@ -16,6 +16,8 @@
 mod crew;
 mod fake;
 
+#[cfg(loom)]
+mod loom_calls;
 #[cfg(loom)]
 mod loom_parker;
 #[cfg(loom)]
