@@ -32,11 +32,15 @@ mod loom_slot;
 #[cfg(shuttle)]
 mod set;
 #[cfg(shuttle)]
+mod shuttle_deadlines;
+#[cfg(shuttle)]
 mod shuttle_growth;
 #[cfg(shuttle)]
 mod shuttle_handles;
 #[cfg(shuttle)]
 mod shuttle_members;
+#[cfg(shuttle)]
+mod shuttle_messages;
 #[cfg(shuttle)]
 mod shuttle_promotion;
 #[cfg(shuttle)]

@@ -51,6 +51,23 @@ impl Set {
         self.tell();
     }
 
+    /// Waits until something is so that handlers bring about, with time passing: the alarm rings whenever
+    /// it is set.
+    pub(crate) fn await_in_time(&self, reached: impl Fn() -> bool) {
+        let mut guard = self.cleared.lock();
+        while !reached() {
+            if self.handles.inner.deadlines.alarm().ring() {
+                self.news.notify_all();
+            }
+            guard = self.news.wait(guard);
+        }
+    }
+
+    /// The time that the alarm is set to comes; whether it was set to any.
+    pub(crate) fn ring(&self) -> bool {
+        self.act(|handles| handles.inner.deadlines.alarm().ring())
+    }
+
     /// Waits until something is so that handlers bring about.
     pub(crate) fn await_until(&self, reached: impl Fn() -> bool) {
         let mut guard = self.cleared.lock();
@@ -115,7 +132,7 @@ impl Cleared for Set {
 /// is wrong is noted, and complained about by [`check`](Log::check).
 #[derive(Debug)]
 pub(crate) struct Log {
-    source: EventFd,
+    pub(crate) source: EventFd,
     posted: AtomicU64,
     read: AtomicU64,
     /// How many threads are in the handler. The checker's, so that it can interfere.
@@ -181,17 +198,17 @@ impl Log {
         self.closed.load(Ordering::Relaxed)
     }
 
-    fn begin(&self) -> usize {
+    pub(crate) fn begin(&self) -> usize {
         self.calls.fetch_add(1, Ordering::Relaxed);
         self.expect(!self.is_closed(), "I6: called after its hook");
         self.inside.fetch_add(1, Ordering::SeqCst)
     }
 
-    fn end(&self) {
+    pub(crate) fn end(&self) {
         self.inside.fetch_sub(1, Ordering::SeqCst);
     }
 
-    fn close(&self) {
+    pub(crate) fn close(&self) {
         self.expect(!self.is_inside(), "I3: its hook runs beside it");
         self.expect(!self.is_closed(), "its hook runs twice");
         self.closed.fetch_add(1, Ordering::Relaxed);

@@ -21,7 +21,7 @@ const READABLE: Interest = Interest::READABLE;
 const ITERATIONS: usize = 4_000;
 
 /// Runs a model by one-shot and by edge, with a few threads.
-fn check(model: impl Fn(Crew<Set>) + Copy + Send + Sync + 'static) {
+pub(super) fn check(model: impl Fn(Crew<Set>) + Copy + Send + Sync + 'static) {
     for deactivation in [Deactivation::OneShot, Deactivation::Edge] {
         explore(ITERATIONS, move || {
             let policies: [fn(Order) -> Policy; 3] = [papers, eager, adaptive];
@@ -35,12 +35,12 @@ fn check(model: impl Fn(Crew<Set>) + Copy + Send + Sync + 'static) {
     }
 }
 
-fn register(crew: &Crew<Set>, handler: impl Handler + 'static) -> HandleId {
+pub(super) fn register(crew: &Crew<Set>, handler: impl Handler + 'static) -> HandleId {
     crew.demux().act(|handles| handles.register(handler, READABLE).unwrap())
 }
 
 /// Does something to the set from a thread of its own.
-fn spawn<R: Send + 'static>(
+pub(super) fn spawn<R: Send + 'static>(
     crew: &Crew<Set>,
     act: impl FnOnce(&Set) -> R + Send + 'static,
 ) -> thread::JoinHandle<R> {
@@ -48,7 +48,11 @@ fn spawn<R: Send + 'static>(
     thread::spawn(move || act(&shared.demux))
 }
 
-fn spawn_poster(crew: &Crew<Set>, logs: &[Plain<Log>], posts: usize) -> thread::JoinHandle<()> {
+pub(super) fn spawn_poster(
+    crew: &Crew<Set>,
+    logs: &[Plain<Log>],
+    posts: usize,
+) -> thread::JoinHandle<()> {
     let logs = logs.to_vec();
     spawn(crew, move |set| {
         for _ in 0..posts {
