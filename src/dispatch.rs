@@ -1,6 +1,7 @@
 //! From an event to its handler and back: claim the slot, run the handler, carry out what it and
 //! others want, give the slot back.
 
+use std::cell::Cell;
 use std::io;
 use std::process;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use crate::cell::{Cause, Entered, Owned, Request, Shared};
 use crate::demux::{Demultiplexer, Dispatched};
 use crate::entry::Entry;
 use crate::handle_set::{HandleSet, Inner};
-use crate::handler::{Blocking, Caller, Context, Deactivation, Next, Reason};
+use crate::handler::{Blocking, Caller, Context, Deactivation, Next, Reason, Sharing};
 use crate::interest::{MESSAGE, Ready, TIMEOUT};
 use crate::settle::{Office, Settled, Wanted, Why, settle};
 use crate::sync::{nanoseconds, now};
@@ -103,7 +104,8 @@ impl Inner {
         if let Some(due) = cx.take_deadline() {
             owned.deadline.due = due;
         }
-        let mut dispatched = Dispatched { handled: true, ..Dispatched::default() };
+        let panicked = cx.has_panicked();
+        let mut dispatched = Dispatched { handled: true, panicked, ..Dispatched::default() };
         let wanted = match verdict {
             Ok((Next::Rearm(interest), true)) => Wanted { armed: true, interest, poll: true },
             Ok((Next::Drained(interest), true)) => Wanted { armed: true, interest, poll: false },
@@ -139,9 +141,12 @@ impl Inner {
         cx: &mut Context<'_>,
     ) -> Dispatched {
         let token = cx.id().token;
-        let verdict = self.call(|| shared.ready_shared(Ready::from(flags), cx));
+        let sharer = Sharer::new(self.desk(token), &shared);
+        let verdict = self.call(|| shared.ready_shared(Ready::from(flags), &mut cx.shared(&sharer)));
         self.refuse_forked_child();
-        let mut dispatched = Dispatched { handled: true, ..Dispatched::default() };
+        let rearms = sharer.told.get();
+        let verdict = verdict.map(|(next, same)| (next, same && !sharer.refused.get()));
+        let mut dispatched = Dispatched { handled: true, rearms, ..Dispatched::default() };
         let current = shared.state().interest();
         let remove = |cause| Some(Request::Remove { cause, awaited: false });
         let request = match verdict {
@@ -154,7 +159,7 @@ impl Inner {
                 let flags = shared.arming.deactivation.flags(Some(interest));
                 match self.desk(token).tell(&shared, flags) {
                     Ok(()) => {
-                        dispatched.rearms = 1;
+                        dispatched.rearms += 1;
                         None
                     }
                     // Nothing else makes the kernel refuse to poll again what it has polled.
@@ -308,6 +313,38 @@ impl Office<Entry> for Desk<'_> {
         let passed = expired && entry.deadline.arrived_early(now());
         deadlines.look_after(self.token, &mut entry.deadline);
         passed
+    }
+}
+
+/// One of the threads in a shared handler.
+struct Sharer<'a> {
+    desk: Desk<'a>,
+    shared: &'a Shared<'a, Entry>,
+    /// How often it has had the kernel look again.
+    told: Cell<u32>,
+    /// The kernel would not, which it does only to a descriptor that was closed behind our back.
+    refused: Cell<bool>,
+}
+
+impl<'a> Sharer<'a> {
+    fn new(desk: Desk<'a>, shared: &'a Shared<'a, Entry>) -> Sharer<'a> {
+        Sharer { desk, shared, told: Cell::new(0), refused: Cell::new(false) }
+    }
+}
+
+impl Sharing for Sharer<'_> {
+    fn pass_on(&self) {
+        // A handler that has given its descriptor away is found out when it returns.
+        if !self.shared.has_its_descriptor_shared() {
+            return;
+        }
+        // Whatever is asked for meanwhile, the last of us to leave tells the kernel after this.
+        let interest = self.shared.state().interest();
+        let flags = self.shared.arming.deactivation.flags(Some(interest));
+        match self.desk.tell(self.shared, flags) {
+            Ok(()) => self.told.set(self.told.get() + 1),
+            Err(_) => self.refused.set(true),
+        }
     }
 }
 

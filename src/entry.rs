@@ -69,7 +69,12 @@ impl Entry {
     /// Runs a shared handler. User code.
     pub(crate) fn ready_shared(&self, ready: Ready, cx: &mut Context<'_>) -> (Next, bool) {
         let next = self.resident.ready_shared(ready, cx);
-        (next, self.resident.fd_shared() == self.fd)
+        (next, self.has_its_descriptor_shared())
+    }
+
+    /// Whether a shared handler's descriptor is the registered one. User code.
+    pub(crate) fn has_its_descriptor_shared(&self) -> bool {
+        self.resident.fd_shared() == self.fd
     }
 
     /// Whether the handler's descriptor is the registered one. User code.

@@ -75,21 +75,41 @@ pub trait Handler: AsFd + Send {
 /// `WouldBlock`, [`Next::Rearm`] if there may be more. A change that is asked for while threads are in the
 /// handler is made when the last of them has left; until then nobody else comes in.
 ///
+/// Arrivals that come together are reported as one, to one thread. Call [`Context::pass_on`] once you have
+/// taken yours, and the next thread comes for the rest while you work:
+///
 /// ```
-/// use cabrank::{Interest, Next, Pool, shared_fn};
+/// use cabrank::{Context, Interest, Next, Pool, Ready, shared_fn};
+/// use std::io::ErrorKind::WouldBlock;
 /// use std::net::UdpSocket;
+///
+/// fn answer(socket: &UdpSocket, _ready: Ready, cx: &mut Context<'_>) -> Next {
+///     let mut buffer = [0; 1500];
+///     match socket.recv_from(&mut buffer) {
+///         Ok((n, peer)) => {
+///             cx.pass_on(); // before the slow part
+///             // … work …
+///             let _ = socket.send_to(&buffer[..n], peer);
+///             Next::Drained(Interest::READABLE)
+///         }
+///         Err(error) if error.kind() == WouldBlock => Next::Drained(Interest::READABLE),
+///         // Such as a refusal of what was sent before: this call has taken it.
+///         Err(_) => Next::Rearm(Interest::READABLE),
+///     }
+/// }
 ///
 /// let pool = Pool::builder().threads(4).build()?;
 /// let socket = UdpSocket::bind("127.0.0.1:0")?;
 /// socket.set_nonblocking(true)?;
-/// let echo = shared_fn(socket, |socket: &UdpSocket, _ready, _cx| {
-///     let mut buffer = [0; 1500];
-///     while let Ok((n, peer)) = socket.recv_from(&mut buffer) {
-///         let _ = socket.send_to(&buffer[..n], peer);
-///     }
-///     Next::Drained(Interest::READABLE)
-/// });
-/// pool.handles().register_shared(echo, Interest::READABLE)?;
+/// # let address = socket.local_addr()?;
+/// pool.handles().register_shared(shared_fn(socket, answer), Interest::READABLE)?;
+/// # let client = UdpSocket::bind("127.0.0.1:0")?;
+/// # for question in [b"1", b"2", b"3"] {
+/// #     client.send_to(question, address)?;
+/// # }
+/// # for _ in 0..3 {
+/// #     client.recv(&mut [0])?;
+/// # }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait SharedHandler: AsFd + Send + Sync {
@@ -230,6 +250,10 @@ pub struct Context<'a> {
     deadline: Option<u64>,
     /// The deadline that has passed, if that is what it is called for.
     passed: u64,
+    /// Lets another thread in, if the handler is shared.
+    sharing: Option<&'a dyn Sharing>,
+    /// User code that the handler called has panicked, and was contained there.
+    panicked: bool,
 }
 
 /// Who makes an upcall.
@@ -254,6 +278,12 @@ pub(crate) trait Control {
     fn end_blocking(&self) {}
 }
 
+/// What a shared handler may do to its handle while it runs.
+pub(crate) trait Sharing {
+    /// Has the kernel look again at once.
+    fn pass_on(&self);
+}
+
 impl fmt::Debug for Caller<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Caller").field("thread", &self.thread).finish_non_exhaustive()
@@ -262,7 +292,20 @@ impl fmt::Debug for Caller<'_> {
 
 impl<'a> Context<'a> {
     pub(crate) fn new(id: HandleId, handles: &'a HandleSet, caller: Caller<'a>) -> Context<'a> {
-        Context { id, handles, caller, deadline: None, passed: NEVER }
+        Context {
+            id,
+            handles,
+            caller,
+            deadline: None,
+            passed: NEVER,
+            sharing: None,
+            panicked: false,
+        }
+    }
+
+    /// The same for a shared handler.
+    pub(crate) fn shared<'s>(&'s self, sharing: &'s dyn Sharing) -> Context<'s> {
+        Context { sharing: Some(sharing), ..Context::new(self.id, self.handles, self.caller) }
     }
 
     /// The handle this event is about.
@@ -304,6 +347,17 @@ impl<'a> Context<'a> {
     /// The handler has no deadline any more.
     pub fn clear_deadline(&mut self) {
         self.deadline = Some(NEVER);
+    }
+
+    /// Says, in a [`SharedHandler`], that more may be waiting: the next thread is let in now and not when
+    /// this one has returned. Call it between taking something and working on it. One system call;
+    /// afterwards [`Next::Drained`] is right. Other handlers have the handle for themselves, and for them
+    /// this does nothing.
+    #[doc(alias = "EPOLL_CTL_MOD")]
+    pub fn pass_on(&self) {
+        if let Some(sharing) = self.sharing {
+            sharing.pass_on();
+        }
     }
 
     /// The index of this thread in the pool; the pool's own threads come first, from 0.
@@ -352,6 +406,15 @@ impl<'a> Context<'a> {
     /// What the handler wants its deadline to be, if it said so.
     pub(crate) fn take_deadline(&mut self) -> Option<u64> {
         self.deadline.take()
+    }
+
+    /// Counts a panic of user code that the handler has contained by itself.
+    pub(crate) fn count_panic(&mut self) {
+        self.panicked = true;
+    }
+
+    pub(crate) fn has_panicked(&self) -> bool {
+        self.panicked
     }
 
     pub(crate) fn has_deadline(&self) -> bool {
