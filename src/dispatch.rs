@@ -142,7 +142,8 @@ impl Inner {
     ) -> Dispatched {
         let token = cx.id().token;
         let sharer = Sharer::new(self.desk(token), &shared);
-        let verdict = self.call(|| shared.ready_shared(Ready::from(flags), &mut cx.shared(&sharer)));
+        let verdict =
+            self.call(|| shared.ready_shared(Ready::from(flags), &mut cx.shared(&sharer)));
         self.refuse_forked_child();
         let rearms = sharer.told.get();
         let verdict = verdict.map(|(next, same)| (next, same && !sharer.refused.get()));

@@ -178,6 +178,25 @@ pub enum Error {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// A number that is no signal, or one that nobody can wait for.
+    #[error("{signal} is not a signal that can be waited for")]
+    NotASignal {
+        /// The number.
+        signal: i32,
+    },
+    /// A thread was started before the signals were blocked, and could be interrupted by one of them
+    /// instead of the handle.
+    #[error(
+        "too late to make a handle of signal {signal}: thread {thread} ({name}) does not block it; call Signals::block first in main, before any thread is started"
+    )]
+    SignalsTooLate {
+        /// The signal.
+        signal: i32,
+        /// The kernel's number of the thread.
+        thread: i32,
+        /// The thread's name.
+        name: String,
+    },
     /// Threads were still in handlers when the deadline for shutdown passed.
     #[error("after {deadline:?} handlers are still running, on {threads} of the threads")]
     StillRunning {

@@ -108,6 +108,7 @@ mod post;
 mod rank;
 mod roles;
 mod settle;
+mod signals;
 mod sync;
 mod table;
 mod timer;
@@ -132,6 +133,8 @@ pub use pool::{
     Detected, Ending, Follower, Leader, Pool, Processing, Remote, Report, Turn, Unfinished, Watch,
 };
 pub use roles::Left;
+pub use signals::{Signals, Subscribers};
+pub use sys::signalfd::SignalInfo;
 pub use token::HandleId;
 pub use upcall::OnPanic;
 pub use waker::Waker;
