@@ -1,101 +1,182 @@
 //! Server here, load in a child process, figures at the end.
 
 use std::error::Error;
-use std::io::{BufRead, BufReader, IsTerminal, Write};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::io::{self, BufRead, BufReader};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use cabrank::{Metrics, Pool};
+
 use crate::args::Args;
-use crate::load::Outcome;
-use crate::server;
+use crate::load::{Load, Outcome};
+use crate::output::{Progress, say, table};
+use crate::server::Server;
+use crate::stop::Watch;
 use crate::switches::Usage;
 
-pub(crate) fn drive(args: &Args) -> Result<(), Box<dyn Error>> {
-    let server = server::start(args)?;
-    let mut load = args.load.clone();
-    load.address = server.address.clone();
-    println!("listening on {}", server.address);
-    let pace = load.rate.map_or_else(|| "as fast as they go".into(), |rate| format!("{rate}/s"));
-    println!(
-        "{} threads, {} connections, {} bytes, {pace}, {} s",
-        args.threads, load.connections, load.size, load.seconds
-    );
-
-    let mut child = Command::new(std::env::current_exe()?)
-        .args(load.to_args())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()?;
-    let outcome = measure(&mut child, load.seconds, &server.pool);
-    if outcome.is_err() {
-        // Ours, and of no use any more.
-        let _ = child.kill();
-    }
-    let status = child.wait()?;
-    let (outcome, usage, period) = outcome?;
-    if !status.success() {
-        return Err(format!("the load failed: {status}").into());
-    }
-
-    let requests = outcome.requests.max(1) as f64;
-    let promotions = period.total().promotions;
-    println!("requests/s              {:>12.0}", outcome.requests as f64 / outcome.seconds);
-    println!("latency p50             {:>9.1} us", outcome.p50 as f64 / 1e3);
-    println!("latency p99             {:>9.1} us", outcome.p99 as f64 / 1e3);
-    println!("latency p99.9           {:>9.1} us", outcome.p999 as f64 / 1e3);
-    println!("latency max             {:>9.1} us", outcome.max as f64 / 1e3);
-    println!("CPU/request             {:>9.2} us", usage.cpu.as_secs_f64() * 1e6 / requests);
-    println!("voluntary sw./request   {:>12.4}", usage.voluntary as f64 / requests);
-    println!("involuntary sw./request {:>12.4}", usage.involuntary as f64 / requests);
-    println!("promotions/request      {:>12.4}", promotions as f64 / requests);
-    println!();
-    println!("{period}");
-    server.stop();
-    Ok(())
-}
-
-/// Reads the child's lines, with a progress line meanwhile. The figures are from the moment all its
-/// connections stand to the moment it is done.
-fn measure(
-    child: &mut Child,
-    seconds: f64,
-    pool: &cabrank::Pool,
-) -> Result<(Outcome, Usage, cabrank::Metrics), Box<dyn Error>> {
-    let output = child.stdout.take().ok_or("the load has no output")?;
-    let mut lines = BufReader::new(output).lines();
-    let mut line = || lines.next().unwrap_or_else(|| Err(std::io::ErrorKind::UnexpectedEof.into()));
-    line()?;
-    let (usage, metrics) = (Usage::now(), pool.metrics());
-    let outcome = thread::scope(|scope| {
-        let (done, told) = mpsc::channel::<()>();
-        scope.spawn(move || {
-            let start = Instant::now();
-            let every = Duration::from_millis(500);
-            while told.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
-                let events = pool.metrics().total().events;
-                progress(start.elapsed().as_secs_f64(), seconds, events);
-            }
-        });
-        let outcome = line()?.parse::<Outcome>();
-        drop(done);
-        outcome
+pub(crate) fn drive(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
+    let (tell, told) = mpsc::channel();
+    let tell_signal = tell.clone();
+    let _watch = Watch::start(move |signal| {
+        // A second one ends the process before anybody could hear of it.
+        let _ = tell_signal.send(News::Signal(signal));
     })?;
-    let usage = Usage::now().since(usage);
-    clear_progress();
-    Ok((outcome, usage, pool.metrics() - &metrics))
-}
-
-fn progress(elapsed: f64, seconds: f64, events: u64) {
-    if std::io::stderr().is_terminal() {
-        eprint!("\r{elapsed:5.1} of {seconds:.1} s, {events} events ");
-        let _ = std::io::stderr().flush();
+    let server = Server::start(args)?;
+    let load = Load { address: server.address.clone(), ..args.load.clone() };
+    say!("listening on {}", server.address)?;
+    let pace = load.rate.map_or_else(|| "as fast as they go".into(), |rate| format!("{rate}/s"));
+    say!(
+        "{} threads, {} connections, {} bytes, {pace}, {} s",
+        args.threads,
+        load.connections,
+        load.size,
+        load.seconds
+    )?;
+    let measured = Driver::start(&load, tell, told)?.measure(&load, &server.pool)?;
+    if let Some(signal) = measured.interrupted {
+        say!("interrupted by signal {signal}")?;
+    }
+    let mut requests = 0;
+    if let Some(figures) = measured.figures {
+        requests = figures.outcome.requests;
+        if requests > 0 {
+            figures.print()?;
+        }
+        table(&figures.period)?;
+    }
+    if let Some(error) = server.stop().unfinished {
+        return Err(error.into());
+    }
+    match measured.interrupted {
+        // As a shell tells of a process that a signal has ended.
+        Some(signal) => Ok(ExitCode::from(128 + u8::try_from(signal)?)),
+        None if requests == 0 => {
+            Err(format!("no request was completed in {} s", load.seconds).into())
+        }
+        None => Ok(ExitCode::SUCCESS),
     }
 }
 
-fn clear_progress() {
-    if std::io::stderr().is_terminal() {
-        eprint!("\r{:50}\r", "");
+/// What a run came to.
+struct Measured {
+    /// None if it was interrupted before it began.
+    figures: Option<Figures>,
+    interrupted: Option<i32>,
+}
+
+/// From the moment all connections stand to the end of the load.
+struct Figures {
+    outcome: Outcome,
+    usage: Usage,
+    period: Metrics,
+}
+
+impl Figures {
+    fn print(&self) -> io::Result<()> {
+        let Figures { outcome, usage, period } = self;
+        let requests = outcome.requests as f64;
+        say!("requests/s              {:>12.0}", requests / outcome.seconds)?;
+        say!("latency p50             {:>9.1} us", outcome.p50 as f64 / 1e3)?;
+        say!("latency p99             {:>9.1} us", outcome.p99 as f64 / 1e3)?;
+        say!("latency p99.9           {:>9.1} us", outcome.p999 as f64 / 1e3)?;
+        say!("latency max             {:>9.1} us", outcome.max as f64 / 1e3)?;
+        say!("CPU/request             {:>9.2} us", usage.cpu.as_secs_f64() * 1e6 / requests)?;
+        say!("voluntary sw./request   {:>12.4}", usage.voluntary as f64 / requests)?;
+        say!("involuntary sw./request {:>12.4}", usage.involuntary as f64 / requests)?;
+        let promotions = period.total().promotions as f64;
+        say!("promotions/request      {:>12.4}\n", promotions / requests)
+    }
+}
+
+/// What happens meanwhile.
+enum News {
+    /// The load has said something.
+    Line(String),
+    /// The load will say no more.
+    Ended,
+    Signal(i32),
+}
+
+/// The load, a child process. It says `connected` and then the outcome; it ends early with its input.
+struct Driver {
+    child: Child,
+    told: Receiver<News>,
+}
+
+impl Driver {
+    fn start(
+        load: &Load,
+        tell: Sender<News>,
+        told: Receiver<News>,
+    ) -> Result<Driver, Box<dyn Error>> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(load.to_args())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let output = child.stdout.take().ok_or("the load has no output")?;
+        thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                let _ = tell.send(News::Line(line));
+            }
+            let _ = tell.send(News::Ended);
+        });
+        Ok(Driver { child, told })
+    }
+
+    fn measure(mut self, load: &Load, pool: &Pool) -> Result<Measured, Box<dyn Error>> {
+        match self.told.recv()? {
+            News::Line(_) => {}
+            News::Ended => return Err(self.obituary()),
+            News::Signal(signal) => {
+                return Ok(Measured { figures: None, interrupted: Some(signal) });
+            }
+        }
+        let (usage, metrics) = (Usage::now(), pool.metrics());
+        let start = Instant::now();
+        let mut progress = Progress::new();
+        let mut interrupted = None;
+        let outcome = loop {
+            match self.told.recv_timeout(Duration::from_millis(500)) {
+                Ok(News::Line(line)) => break line.parse::<Outcome>()?,
+                Ok(News::Ended) => return Err(self.obituary()),
+                Ok(News::Signal(signal)) => {
+                    interrupted = Some(signal);
+                    // The load sees this and tells what it has.
+                    drop(self.child.stdin.take());
+                }
+                Err(RecvTimeoutError::Timeout) if interrupted.is_some() => {
+                    return Ok(Measured { figures: None, interrupted });
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    let (elapsed, total) = (start.elapsed().as_secs_f64(), load.seconds);
+                    let events = pool.metrics().total().events;
+                    progress.show(format_args!("{elapsed:5.1} of {total:.1} s, {events} events"));
+                }
+                Err(RecvTimeoutError::Disconnected) => return Err(self.obituary()),
+            }
+        };
+        let usage = Usage::now().since(usage);
+        let figures = Figures { outcome, usage, period: pool.metrics() - &metrics };
+        Ok(Measured { figures: Some(figures), interrupted })
+    }
+
+    /// Why the load said nothing.
+    fn obituary(&mut self) -> Box<dyn Error> {
+        match self.child.wait() {
+            Ok(status) => format!("the load process ended early: {status}").into(),
+            Err(error) => error.into(),
+        }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        // Ours, and of no use any more. Mostly it has ended by itself.
+        drop(self.child.stdin.take());
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }

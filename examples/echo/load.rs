@@ -51,13 +51,30 @@ pub(crate) struct Outcome {
 }
 
 impl Load {
+    /// Whether it can be done.
+    ///
+    /// # Errors
+    /// What is wrong, with the option that says so.
     pub(crate) fn check(&self) -> Result<(), String> {
-        let positive = |number: f64| number.is_finite() && number > 0.0;
-        if self.connections == 0 || self.size == 0 || !positive(self.seconds) {
-            return Err("--connections, --size and --seconds must be more than zero".into());
+        let Load { connections, size, seconds, rate, block_percent, .. } = *self;
+        if !(1..=MOST_CONNECTIONS).contains(&connections) {
+            let expected = format!("expected more than zero and at most {MOST_CONNECTIONS}");
+            return Err(format!("--connections {connections}: {expected}"));
         }
-        if self.rate.is_some_and(|rate| !positive(rate)) {
-            return Err("--rate must be more than zero".into());
+        if !(1..=MOST_BYTES).contains(&size) {
+            let expected = format!("expected more than zero and at most {MOST_BYTES}");
+            return Err(format!("--size {size}: {expected}"));
+        }
+        if !(seconds > 0.0 && seconds <= MOST_SECONDS) {
+            let expected = format!("expected more than zero and at most {MOST_SECONDS}");
+            return Err(format!("--seconds {seconds:?}: {expected}"));
+        }
+        if let Some(rate) = rate.filter(|&rate| !(rate > 0.0 && rate <= MOST_RATE)) {
+            let expected = format!("expected more than zero and at most {MOST_RATE}");
+            return Err(format!("--rate {rate:?}: {expected}"));
+        }
+        if block_percent > 100 {
+            return Err(format!("--block-percent {block_percent}: expected from 0 to 100"));
         }
         Ok(())
     }
@@ -87,7 +104,8 @@ impl Default for Load {
     }
 }
 
-/// Runs the load; writes `connected` and then, at the end, the outcome, a line each.
+/// Runs the load; writes `connected` and then, at the end, the outcome, a line each. Ends early when the
+/// standard input does: then whoever started it has had enough, or is gone.
 pub(crate) fn run(load: &Load, mut output: impl Write) -> io::Result<()> {
     let mut clients = Clients::connect(load)?;
     writeln!(output, "connected")?;
@@ -107,7 +125,7 @@ struct Clients {
     requests: [Vec<u8>; 2],
     block_percent: u32,
     /// Requests sent so far: every so many blocks.
-    sent: u32,
+    sent: u64,
     /// Without the requests that block their handler.
     histogram: Histogram<u64>,
     /// How many of those were answered.
@@ -130,23 +148,22 @@ struct Client {
 impl Clients {
     fn connect(load: &Load) -> io::Result<Clients> {
         let epoll = Epoll::new()?;
+        // What cannot be watched, such as /dev/null, never ends.
+        let _ = epoll.add(io::stdin(), Flags::default(), INPUT);
         let mut clients = Vec::with_capacity(load.connections);
+        let mut said = Instant::now();
         for number in 0..load.connections {
-            let stream = match &load.address {
-                Address::Tcp(address) => {
-                    let stream = TcpStream::connect(address)?;
-                    stream.set_nodelay(true)?;
-                    stream.set_nonblocking(true)?;
-                    Stream::Tcp(stream)
-                }
-                Address::Unix(path) => {
-                    let stream = UnixStream::connect(path)?;
-                    stream.set_nonblocking(true)?;
-                    Stream::Unix(stream)
-                }
-            };
+            let stream = connect(&load.address).map_err(|error| {
+                let which = format!("{} of {} to {}", number + 1, load.connections, load.address);
+                io::Error::new(error.kind(), format!("cannot make connection {which}: {error}"))
+            })?;
             epoll.add(&stream, Flags::IN, number as u64)?;
             clients.push(Client { stream, missing: 0, since: Duration::ZERO, kind: 0, unsent: 0 });
+            if said.elapsed() > Duration::from_millis(500) {
+                said = Instant::now();
+                // Whether anybody reads it does not matter.
+                let _ = writeln!(io::stderr(), "connecting {} of {}", number + 1, load.connections);
+            }
         }
         let requests = [vec![b'x'; load.size], vec![b'B'; load.size]];
         let histogram = Histogram::new_with_bounds(1, 60_000_000_000, 3)
@@ -178,6 +195,9 @@ impl Clients {
                 return Ok(self.outcome(now));
             }
             for event in events.as_slice() {
+                if event.data() == INPUT {
+                    return Ok(self.outcome(now));
+                }
                 let number = event.data() as usize;
                 if self.receive(number, now)? {
                     self.send(number, now)?;
@@ -215,6 +235,9 @@ impl Clients {
             self.epoll.wait(&mut events, Some(timeout))?;
             let now = self.start.elapsed();
             for event in events.as_slice() {
+                if event.data() == INPUT {
+                    return Ok(self.outcome(now));
+                }
                 let number = event.data() as usize;
                 if self.receive(number, now)? {
                     free.push_back(number);
@@ -227,7 +250,7 @@ impl Clients {
         self.sent += 1;
         let client = &mut self.clients[number];
         // Spread evenly: the whole number of blocking requests grows with every so many.
-        let blocking = |sent: u32| u64::from(sent) * u64::from(self.block_percent) / 100;
+        let blocking = |sent: u64| sent * u64::from(self.block_percent) / 100;
         client.kind = usize::from(blocking(self.sent) > blocking(self.sent - 1));
         let request = &self.requests[client.kind];
         (client.missing, client.since, client.unsent) = (request.len(), since, request.len());
@@ -240,7 +263,10 @@ impl Clients {
         client.push(&self.requests[client.kind])?;
         let mut buffer = [0; 16 * 1024];
         let read = match client.stream.read(&mut buffer) {
-            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(0) => {
+                let what = format!("the server has closed connection {}", number + 1);
+                return Err(io::Error::new(ErrorKind::UnexpectedEof, what));
+            }
             Ok(read) => read,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
             Err(error) => return Err(error),
@@ -282,6 +308,22 @@ impl Client {
             }
         }
         Ok(())
+    }
+}
+
+fn connect(address: &Address) -> io::Result<Stream> {
+    match address {
+        Address::Tcp(address) => {
+            let stream = TcpStream::connect(address)?;
+            stream.set_nodelay(true)?;
+            stream.set_nonblocking(true)?;
+            Ok(Stream::Tcp(stream))
+        }
+        Address::Unix(path) => {
+            let stream = UnixStream::connect(path)?;
+            stream.set_nonblocking(true)?;
+            Ok(Stream::Unix(stream))
+        }
     }
 }
 
@@ -342,3 +384,11 @@ impl Random {
         -(1.0 - uniform).ln()
     }
 }
+
+/// Stands for the standard input among the connections.
+const INPUT: u64 = u64::MAX;
+
+const MOST_CONNECTIONS: usize = 100_000;
+const MOST_BYTES: usize = 64 << 20;
+const MOST_SECONDS: f64 = 86_400.0;
+const MOST_RATE: f64 = 1e9;

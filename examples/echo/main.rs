@@ -5,35 +5,37 @@
 //! cargo run --release --example echo -- --drive          # serve and measure for 5 seconds
 //! ```
 
+mod acceptor;
 mod args;
 mod connection;
 mod drive;
+mod guest;
 mod load;
+mod output;
 mod server;
+mod stop;
 mod switches;
 
 use std::error::Error;
 use std::process::ExitCode;
 
 use args::{Args, Mode};
+use output::{complain, say};
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("echo: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    run().unwrap_or_else(|error| {
+        complain!("{error}");
+        ExitCode::FAILURE
+    })
 }
 
-fn run() -> Result<(), Box<dyn Error>> {
+fn run() -> Result<ExitCode, Box<dyn Error>> {
     let args = Args::parse(std::env::args_os())?;
     match args.mode {
-        Mode::Help => print!("{}", args::HELP),
+        Mode::Help => say!("{}", args::HELP.trim_end())?,
         Mode::Serve => server::serve(&args)?,
-        Mode::Drive => drive::drive(&args)?,
+        Mode::Drive => return drive::drive(&args),
         Mode::Load => load::run(&args.load, std::io::stdout())?,
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }

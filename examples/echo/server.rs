@@ -1,19 +1,17 @@
-//! The server: a listener, its connections, and a signal handle that stops it.
+//! The server: a listener, its connections, and a graceful end.
 
 use std::error::Error;
-use std::fs;
-use std::io;
-use std::net::TcpListener;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::mem;
+use std::sync::mpsc;
+use std::time::Duration;
 
-use cabrank::sys::signalfd::{self, SIGINT, SIGTERM, SignalFd};
-use cabrank::{Context, Handler, Interest, Next, Pool, Ready, Reason, Report, handler_fn};
+use cabrank::{Interest, Metrics, Pool, Unfinished};
 
-use crate::args::Args;
-use crate::connection::{Connection, Cost, Stream};
+use crate::acceptor::Acceptor;
+use crate::args::{Args, explain};
 use crate::load::Address;
+use crate::output::{complain, say, table};
+use crate::stop::Watch;
 
 /// A running server.
 pub(crate) struct Server {
@@ -21,140 +19,58 @@ pub(crate) struct Server {
     pub(crate) address: Address,
 }
 
-/// Serves until SIGINT or SIGTERM, then prints what each thread did.
-pub(crate) fn serve(args: &Args) -> Result<(), Box<dyn Error>> {
-    let server = start(args)?;
-    println!("listening on {}", server.address);
-    // The main thread takes part too, until a signal shuts the pool down.
-    match server.pool.join() {
-        // The signal may have come before we did.
-        Ok(()) | Err(cabrank::Error::ShutDown) => {}
-        Err(error) => return Err(error.into()),
-    }
-    println!("{}", server.stop().metrics);
-    Ok(())
+/// How a server ended.
+pub(crate) struct Stopped {
+    pub(crate) metrics: Metrics,
+    /// Why it did not really end.
+    pub(crate) unfinished: Option<cabrank::Error>,
 }
 
-/// Starts the pool and registers listener and signals.
-pub(crate) fn start(args: &Args) -> Result<Server, Box<dyn Error>> {
+/// Serves until SIGINT or SIGTERM, then prints what each thread did.
+pub(crate) fn serve(args: &Args) -> Result<(), Box<dyn Error>> {
+    let (tell, told) = mpsc::channel();
     // Before the first thread is started, so that all of them leave the signals to the handle.
-    signalfd::block(&[SIGINT, SIGTERM])?;
-    let acceptor = Acceptor::bind(&args.load.address, Cost { work: args.work, block: args.block })?;
-    let address = acceptor.address()?;
-    let pool = args.pool.clone().build()?;
-    let signals = handler_fn(SignalFd::new(&[SIGINT, SIGTERM])?, |signals, _ready, cx| {
-        while let Ok(Some(_)) = signals.read() {
-            cx.shutdown();
-        }
-        Next::Drained(Interest::READABLE)
-    });
-    pool.handles().register(signals, Interest::READABLE)?;
-    pool.handles().register(acceptor, Interest::READABLE)?;
-    Ok(Server { pool, address })
+    let _watch = Watch::start(move |signal| {
+        // A second one ends the process before anybody could hear of it.
+        let _ = tell.send(signal);
+    })?;
+    let server = Server::start(args)?;
+    say!("listening on {}", server.address)?;
+    told.recv()?;
+    let stopped = server.stop();
+    table(&stopped.metrics)?;
+    stopped.unfinished.map_or(Ok(()), |error| Err(error.into()))
 }
 
 impl Server {
-    pub(crate) fn stop(self) -> Report {
-        self.pool.finish()
-    }
-}
-
-struct Acceptor {
-    listener: Listener,
-    cost: Cost,
-    /// Out of descriptors: the last error, said once and not for every attempt.
-    refused: Option<io::ErrorKind>,
-}
-
-enum Listener {
-    Tcp(TcpListener),
-    Unix(UnixListener, PathBuf),
-}
-
-impl Acceptor {
-    fn bind(address: &Address, cost: Cost) -> io::Result<Acceptor> {
-        let named = |error: io::Error| {
-            io::Error::new(error.kind(), format!("cannot listen on {address}: {error}"))
-        };
-        let listener = match address {
-            Address::Tcp(address) => Listener::Tcp(TcpListener::bind(address).map_err(named)?),
-            Address::Unix(path) => {
-                Listener::Unix(UnixListener::bind(path).map_err(named)?, path.clone())
-            }
-        };
-        match &listener {
-            Listener::Tcp(listener) => listener.set_nonblocking(true)?,
-            Listener::Unix(listener, _) => listener.set_nonblocking(true)?,
-        }
-        Ok(Acceptor { listener, cost, refused: None })
+    pub(crate) fn start(args: &Args) -> Result<Server, Box<dyn Error>> {
+        let acceptor = Acceptor::bind(args)?;
+        let address = acceptor.address()?;
+        let pool = args.pool.clone().build().map_err(|error| explain(&error))?;
+        pool.handles().register(acceptor, Interest::READABLE)?;
+        Ok(Server { pool, address })
     }
 
-    fn address(&self) -> io::Result<Address> {
-        Ok(match &self.listener {
-            Listener::Tcp(listener) => Address::Tcp(listener.local_addr()?),
-            Listener::Unix(_, path) => Address::Unix(path.clone()),
-        })
-    }
-
-    fn accept(&self) -> io::Result<Stream> {
-        match &self.listener {
-            Listener::Tcp(listener) => {
-                let (stream, _) = listener.accept()?;
-                stream.set_nodelay(true)?;
-                stream.set_nonblocking(true)?;
-                Ok(Stream::Tcp(stream))
-            }
-            Listener::Unix(listener, _) => {
-                let (stream, _) = listener.accept()?;
-                stream.set_nonblocking(true)?;
-                Ok(Stream::Unix(stream))
+    /// Lets what runs finish, but not for ever.
+    pub(crate) fn stop(self) -> Stopped {
+        let finished = self.pool.finish_within(SOON).or_else(|unfinished| {
+            complain!("{unfinished}; another {LATE:?} for them, a second signal ends echo at once");
+            unfinished.pool.finish_within(LATE)
+        });
+        match finished {
+            Ok(report) => Stopped { metrics: report.metrics, unfinished: None },
+            Err(unfinished) => {
+                let Unfinished { pool, error } = *unfinished;
+                let metrics = pool.metrics();
+                // Dropped it would wait for its handlers.
+                mem::forget(pool);
+                Stopped { metrics, unfinished: Some(error) }
             }
         }
     }
 }
 
-impl Handler for Acceptor {
-    fn ready(&mut self, _ready: Ready, cx: &mut Context<'_>) -> Next {
-        // A few at a time, so that the connections there are get their turn too.
-        for _ in 0..ACCEPTS_PER_TURN {
-            let accepted = self.accept().and_then(|stream| {
-                let connection = Connection::new(stream, self.cost);
-                Ok(cx.handles().register(connection, Interest::READABLE)?)
-            });
-            match accepted {
-                Ok(_) => self.refused = None,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Next::Drained(Interest::READABLE);
-                }
-                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-                Err(error) => {
-                    if self.refused.replace(error.kind()) != Some(error.kind()) {
-                        eprintln!("echo: cannot accept: {error}");
-                    }
-                    // Out of descriptors or the like: do not spin on what cannot be taken.
-                    std::thread::sleep(std::time::Duration::from_millis(10));
-                    return Next::Rearm(Interest::READABLE);
-                }
-            }
-        }
-        Next::Rearm(Interest::READABLE)
-    }
+/// Handlers that end within this time need no mention.
+const SOON: Duration = Duration::from_millis(500);
 
-    fn closed(&mut self, _id: cabrank::HandleId, _reason: Reason) {
-        if let Listener::Unix(_, path) = &self.listener {
-            // Gone already is as good.
-            let _ = fs::remove_file(path);
-        }
-    }
-}
-
-impl AsFd for Acceptor {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match &self.listener {
-            Listener::Tcp(listener) => listener.as_fd(),
-            Listener::Unix(listener, _) => listener.as_fd(),
-        }
-    }
-}
-
-const ACCEPTS_PER_TURN: usize = 16;
+const LATE: Duration = Duration::from_secs(5);
