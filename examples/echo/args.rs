@@ -215,7 +215,7 @@ impl Input<'_> {
 
     fn at_least_one(&mut self) -> Result<usize, lexopt::Error> {
         match self.number()? {
-            0 => Err(self.wrong("0", "expected at least one")),
+            0 => Err(self.wrong("0", "expected at least 1")),
             number => Ok(number),
         }
     }
@@ -224,7 +224,7 @@ impl Input<'_> {
         let text = self.text()?;
         let found = choices.iter().find(|(name, _)| *name == text);
         let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-        let expected = format!("expected {}", names.join(", "));
+        let expected = format!("expected {}", names.join(" or "));
         found.map(|(_, choice)| *choice).ok_or_else(|| self.wrong(&text, expected))
     }
 

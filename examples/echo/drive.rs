@@ -11,7 +11,7 @@ use cabrank::{Metrics, Pool};
 
 use crate::args::Args;
 use crate::load::{Load, Outcome};
-use crate::output::{Progress, say, table};
+use crate::output::{Progress, complain, say, table};
 use crate::server::Server;
 use crate::stop::Watch;
 use crate::switches::Usage;
@@ -34,7 +34,15 @@ pub(crate) fn drive(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         load.size,
         load.seconds
     )?;
-    let measured = Driver::start(&load, tell, told)?.measure(&load, &server.pool)?;
+    let measured =
+        Driver::start(&load, tell, told).and_then(|driver| driver.measure(&load, &server.pool));
+    let measured = match measured {
+        Ok(measured) => measured,
+        Err(error) => {
+            server.stop();
+            return Err(error);
+        }
+    };
     if let Some(signal) = measured.interrupted {
         say!("interrupted by signal {signal}")?;
     }
@@ -46,17 +54,18 @@ pub(crate) fn drive(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         }
         table(&figures.period)?;
     }
-    if let Some(error) = server.stop().unfinished {
-        return Err(error.into());
-    }
-    match measured.interrupted {
-        // As a shell tells of a process that a signal has ended.
-        Some(signal) => Ok(ExitCode::from(128 + u8::try_from(signal)?)),
-        None if requests == 0 => {
-            Err(format!("no request was completed in {} s", load.seconds).into())
+    let unfinished = server.stop().unfinished;
+    if let Some(signal) = measured.interrupted {
+        if let Some(error) = unfinished {
+            complain!("{error}");
         }
-        None => Ok(ExitCode::SUCCESS),
+        // As a shell tells of a process that a signal has ended.
+        return Ok(ExitCode::from(128 + u8::try_from(signal)?));
     }
+    if requests == 0 {
+        return Err(format!("no request was completed in {} s", load.seconds).into());
+    }
+    unfinished.map_or(Ok(ExitCode::SUCCESS), |error| Err(error.into()))
 }
 
 /// What a run came to.
