@@ -14,6 +14,7 @@ pub mod eventfd;
 pub mod fork;
 pub mod sched;
 pub mod signalfd;
+pub mod socket;
 pub mod timerfd;
 
 /// Calls a libc function and turns its `-1` into the error that `errno` holds.
