@@ -82,6 +82,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+pub mod net;
 pub mod sys;
 
 mod alarm;
