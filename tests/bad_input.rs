@@ -249,23 +249,6 @@ fn sched_fifo_is_allowed() -> bool {
 
 // Limits.
 
-/// Lowers the limit of open descriptors, so that `free` more can be opened; returns the old limit.
-fn leave_descriptors(free: u64) -> (u64, u64) {
-    let old = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-    // Descriptors are given out from below, and the limit is on their number.
-    let open = util::descriptors();
-    let mut limit = 0;
-    let mut left = free;
-    while left > 0 || open.iter().any(|&number| number as u64 == limit) {
-        if !open.iter().any(|&number| number as u64 == limit) {
-            left -= 1;
-        }
-        limit += 1;
-    }
-    setrlimit(Resource::RLIMIT_NOFILE, limit, old.1).unwrap();
-    old
-}
-
 #[test]
 fn a_pool_without_descriptors_is_refused_and_leaves_nothing_behind() {
     in_own_process("a_pool_without_descriptors_is_refused_and_leaves_nothing_behind", || {
@@ -274,7 +257,7 @@ fn a_pool_without_descriptors_is_refused_and_leaves_nothing_behind() {
         other.handles().register(probe, Interest::READABLE).unwrap();
         let (before, threads) = (util::descriptors(), util::thread_count());
         for (free, object) in [(0, "epoll"), (1, "eventfd"), (2, "timerfd")] {
-            let old = leave_descriptors(free);
+            let old = util::leave_descriptors(free);
             let built = Pool::builder().threads(2).build();
             // The other pool goes on, under the limit.
             ping(&mut peer);
@@ -286,7 +269,7 @@ fn a_pool_without_descriptors_is_refused_and_leaves_nothing_behind() {
             check(error, &["create the pool's", object], Some(libc::EMFILE), kind);
             assert_eq!((util::descriptors(), util::thread_count()), (before.clone(), threads));
         }
-        let old = leave_descriptors(3);
+        let old = util::leave_descriptors(3);
         let built = Pool::builder().threads(2).build();
         setrlimit(Resource::RLIMIT_NOFILE, old.0, old.1).unwrap();
         still_serves(&built.expect("three descriptors are enough"));
@@ -332,7 +315,7 @@ fn a_listener_out_of_descriptors_does_not_stop_the_others() {
         wait_for(1);
 
         // One descriptor for this end, none for the other.
-        let old = leave_descriptors(1);
+        let old = util::leave_descriptors(1);
         let _second = TcpStream::connect(address).unwrap();
         refusals.wait_for(1);
         for _ in 0..100 {

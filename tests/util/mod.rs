@@ -12,6 +12,8 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::resource as rlimit;
+
 use cabrank::{Builder, Context, Handler, Interest, Next, Pool, Ready, Reason, Remote};
 
 /// Long enough for anything that is to happen at all, on a machine that is busy with other things.
@@ -323,6 +325,23 @@ pub fn descriptors() -> Vec<i32> {
     numbers.retain(|number| std::fs::read_link(format!("/proc/self/fd/{number}")).is_ok());
     numbers.sort_unstable();
     numbers
+}
+
+/// Lowers the limit of open descriptors, so that `free` more can be opened; returns the old limit.
+pub fn leave_descriptors(free: u64) -> (u64, u64) {
+    let old = rlimit::getrlimit(rlimit::Resource::RLIMIT_NOFILE).unwrap();
+    // Descriptors are given out from below, and the limit is on their number.
+    let open = descriptors();
+    let mut limit = 0;
+    let mut left = free;
+    while left > 0 || open.iter().any(|&number| number as u64 == limit) {
+        if !open.iter().any(|&number| number as u64 == limit) {
+            left -= 1;
+        }
+        limit += 1;
+    }
+    rlimit::setrlimit(rlimit::Resource::RLIMIT_NOFILE, limit, old.1).unwrap();
+    old
 }
 
 /// The threads of this process.
