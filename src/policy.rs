@@ -114,6 +114,11 @@ impl Tempo {
         self.has_long_handlers() || self.time_for(events) > REMAINDER
     }
 
+    /// How long a handler may take, in nanoseconds, before it looks as if it had blocked.
+    pub(crate) fn patience(&self) -> u64 {
+        (PATIENCE * self.handler).max(LEAST_PATIENCE)
+    }
+
     /// How long one thread needs for `events`.
     fn time_for(&self, events: usize) -> u64 {
         self.handler * events as u64
@@ -132,6 +137,12 @@ const BACKLOG_OF_SHORT: u64 = 400_000;
 
 /// What is left for a thread that is awake to stay.
 const REMAINDER: u64 = 20_000;
+
+/// A handler that takes so many times as long as others has blocked, or might as well have.
+const PATIENCE: u64 = 8;
+
+/// And so many nanoseconds: as long as it takes to bring in another thread.
+const LEAST_PATIENCE: u64 = 50_000;
 
 /// A wait of more nanoseconds was a sleep: a poll that finds something takes well under 2 us.
 const SLEPT: u64 = 4_000;

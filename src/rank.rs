@@ -344,8 +344,13 @@ impl State {
         // In busy times ahead of need: a leader that finds nobody watching would have to wake one.
         let watch = !self.watched && (self.is_busy() || self.is_unwatched());
         self.watched |= watch;
-        let rest = Duration::from_nanos(self.recruit_after.saturating_sub(now));
-        let (again, surplus) = (held_back.then_some(rest), self.is_surplus(worker));
+        let again = if held_back {
+            Some(self.recruit_after.saturating_sub(now))
+        } else {
+            // Something waits for those who run.
+            self.is_crowded().then(|| self.patience())
+        };
+        let (again, surplus) = (again.map(Duration::from_nanos), self.is_surplus(worker));
         Assignment::Follow { bed: self.followers.push(worker), watch, again, surplus }
     }
 
@@ -383,7 +388,10 @@ impl State {
         self.tempo.waited(events.len(), waited, self.running > 0);
         // Whoever waited longer comes first: the leftover of an earlier batch is older than ours.
         self.leftover.extend(events);
-        if self.running >= self.policy.running || self.stopping || self.must_hold_back(now) {
+        if self.is_crowded() {
+            self.find_late(worker, now);
+        }
+        if self.is_crowded() || self.stopping || self.must_hold_back(now) {
             return Promoted::Enough;
         }
         match self.leftover.pop_front() {
@@ -551,12 +559,21 @@ impl State {
         !self.watched && !is_trusted && unseen
     }
 
-    /// The watchman looks: handlers that overran their budget no longer count as running. Returns
-    /// whether it should act upon what it finds, and not just keep watching.
-    fn look_after(&mut self, watchman: &Worker, now: u64) -> bool {
-        let moved = self.moves != self.moves_seen;
-        self.moves_seen = self.moves;
-        let latest = now.saturating_sub(nanoseconds(self.policy.budget));
+    /// Whether something waits although as many run as may.
+    fn is_crowded(&self) -> bool {
+        !self.leftover.is_empty() && self.running >= self.policy.running
+    }
+
+    /// How long a handler may run, in nanoseconds. If something waits for it and handlers are usually much
+    /// shorter, less than its budget: it has blocked, in all likelihood.
+    fn patience(&self) -> u64 {
+        let budget = nanoseconds(self.policy.budget);
+        if self.is_crowded() { self.tempo.patience().min(budget) } else { budget }
+    }
+
+    /// Handlers that have run for too long no longer count as running. Returns whether there are any.
+    fn find_late(&mut self, finder: &Worker, now: u64) -> bool {
+        let latest = now.saturating_sub(self.patience());
         let mut late = 0;
         for worker in &self.workers {
             if let Some((since, event)) = worker.standing.check(latest) {
@@ -569,13 +586,21 @@ impl State {
         }
         self.running -= late;
         self.overdue += late;
-        watchman.count(Count::Rescues, late as u64);
+        finder.count(Count::Rescues, late as u64);
+        late > 0
+    }
+
+    /// The watchman looks. Returns whether it should act upon what it finds, and not just keep watching.
+    fn look_after(&mut self, watchman: &Worker, now: u64) -> bool {
+        let moved = self.moves != self.moves_seen;
+        self.moves_seen = self.moves;
+        let late = self.find_late(watchman, now);
         if !moved && self.seated > 0 && self.leftover.is_empty() {
             // It was busy, and then the last event came. An idle process must not tick.
             self.tempo.rest();
         }
         let unserved = self.running == 0 && !self.leftover.is_empty();
-        late > 0 || !moved || unserved || !self.is_busy()
+        late || !moved || unserved || !self.is_busy()
     }
 
     fn run(&mut self, worker: &Worker, event: Event, blocking: Blocking, now: u64) {
