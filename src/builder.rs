@@ -92,9 +92,11 @@ pub enum Scheduling {
     /// As the thread that builds the pool.
     #[default]
     Inherit,
-    /// The ordinary class with a nice value from -20 (favoured) to 19.
+    /// The ordinary class with a nice value from -20 (favoured) to 19. Anyone may raise it; to lower it
+    /// below that of the building thread needs `CAP_SYS_NICE` or a sufficient `RLIMIT_NICE`.
     Nice(i32),
-    /// The real-time class `SCHED_FIFO` with a priority from 1 to 99.
+    /// The real-time class `SCHED_FIFO` with a priority from 1 to 99. Needs `CAP_SYS_NICE` or a sufficient
+    /// `RLIMIT_RTPRIO`.
     #[doc(alias = "SCHED_FIFO")]
     Fifo(i32),
 }
@@ -129,6 +131,10 @@ impl Builder {
 
     /// The pattern exactly as the papers have it: one leader, one event per wait, a follower promoted
     /// before each event, as many running as there are threads.
+    ///
+    /// Sets [`promotion`](Builder::promotion), [`leaders`](Builder::leaders),
+    /// [`events_per_wait`](Builder::events_per_wait) and [`running`](Builder::running) in place of what was
+    /// said before; what is said afterwards counts. So call it first.
     pub fn papers(self) -> Builder {
         self.promotion(Promotion::Eager).leaders(1).events_per_wait(1).running(usize::MAX)
     }
@@ -165,6 +171,7 @@ impl Builder {
 
     /// How many application threads are expected to [`join`](Pool::join). They may come in any number;
     /// this counts for [`leaders`](Builder::leaders), and allows a pool with no threads of its own.
+    /// Default: none.
     pub fn joiners(mut self, joiners: usize) -> Builder {
         self.joiners = joiners;
         self
@@ -179,7 +186,7 @@ impl Builder {
     }
 
     /// How many events a leader fetches at most. What it does not process itself is there for every
-    /// thread to take, so that no event waits behind another's slow handler. Default: 64.
+    /// thread to take, so that no event waits behind another's slow handler. At most 4,096. Default: 64.
     pub fn events_per_wait(mut self, events: usize) -> Builder {
         self.events = Some(events);
         self
@@ -192,13 +199,13 @@ impl Builder {
         self
     }
 
-    /// When a follower is brought in.
+    /// When a follower is brought in. Default: [`Promotion::Adaptive`].
     pub fn promotion(mut self, promotion: Promotion) -> Builder {
         self.promotion = promotion;
         self
     }
 
-    /// Which follower is brought in.
+    /// Which follower is brought in. Default: [`Order::Lifo`].
     pub fn order(mut self, order: Order) -> Builder {
         self.order = order;
         self
@@ -220,13 +227,13 @@ impl Builder {
         self
     }
 
-    /// How handles are deactivated that do not choose by themselves.
+    /// How handles are deactivated that do not choose by themselves. Default: [`Deactivation::OneShot`].
     pub fn deactivation(mut self, deactivation: Deactivation) -> Builder {
         self.deactivation = deactivation;
         self
     }
 
-    /// What becomes of a panic in a handler.
+    /// What becomes of a panic in a handler. Default: [`OnPanic::Close`].
     pub fn on_panic(mut self, on_panic: OnPanic) -> Builder {
         self.on_panic = on_panic;
         self
@@ -238,25 +245,26 @@ impl Builder {
         self
     }
 
-    /// The threads' name, followed by their index. The kernel shows the first 15 bytes.
+    /// The threads' name, followed by their index. The kernel shows the first 15 bytes. Default: `cabrank`.
     pub fn name(mut self, name: impl Into<String>) -> Builder {
         self.name = name.into();
         self
     }
 
-    /// The threads' stack size in bytes.
+    /// The threads' stack size in bytes. Default: the standard library's, 2 MiB unless `RUST_MIN_STACK`
+    /// says otherwise.
     pub fn stack_size(mut self, bytes: usize) -> Builder {
         self.stack_size = Some(bytes);
         self
     }
 
-    /// Which of the pool's own threads runs on which CPU.
+    /// Which of the pool's own threads runs on which CPU. Default: [`Pinning::None`].
     pub fn pinning(mut self, pinning: Pinning) -> Builder {
         self.pinning = pinning;
         self
     }
 
-    /// The scheduling of the pool's own threads.
+    /// The scheduling of the pool's own threads. Default: [`Scheduling::Inherit`].
     pub fn scheduling(self, scheduling: Scheduling) -> Builder {
         self.scheduling_by(move |_| scheduling)
     }

@@ -210,6 +210,8 @@ impl HandleSet {
 
     /// Changes what a handle waits for. A suspended handle stays suspended.
     ///
+    /// If the kernel refuses, [`closed`](Handler::closed) is called here: do not hold a lock that it takes.
+    ///
     /// # Errors
     /// [`Error::UnknownHandle`], [`Error::ForeignHandle`], [`Error::Forked`], or
     /// [`Error::Change`] if the kernel refuses, which closes the handle.
@@ -217,7 +219,10 @@ impl HandleSet {
         self.request(id, Request::Interest(interest)).map(drop)
     }
 
-    /// Deactivates a handle until it is resumed. A call of its handler that is under way finishes.
+    /// Deactivates a handle until it is resumed. A call of its handler that is under way finishes. A peer
+    /// that leaves meanwhile is noticed when it is resumed.
+    ///
+    /// If the kernel refuses, [`closed`](Handler::closed) is called here: do not hold a lock that it takes.
     ///
     /// # Errors
     /// As [`set_interest`](HandleSet::set_interest). Suspending twice is not an error.
@@ -227,8 +232,10 @@ impl HandleSet {
         self.request(id, Request::Suspend).map(drop)
     }
 
-    /// Reactivates a handle; what is ready by then is reported. This does not call the handler by itself:
-    /// to have it called in any case, make its interest [`WRITABLE`](Interest::WRITABLE) before.
+    /// Reactivates a handle; what is ready by then is reported, a peer that has left included. This does not
+    /// call the handler by itself: to have it called in any case, [`notify`](HandleSet::notify) it.
+    ///
+    /// If the kernel refuses, [`closed`](Handler::closed) is called here: do not hold a lock that it takes.
     ///
     /// # Errors
     /// As [`set_interest`](HandleSet::set_interest). Resuming an active handle polls it again.

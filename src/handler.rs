@@ -63,6 +63,11 @@ pub trait Handler: AsFd + Send {
 
     /// Called exactly once, when the handle has left the set and before the handler is dropped. `id` is
     /// what it was registered under, and belongs to nobody any more.
+    ///
+    /// It runs on the thread that takes the handle out, which may be any that calls
+    /// [`remove`](HandleSet::remove), [`set_interest`](HandleSet::set_interest),
+    /// [`suspend`](HandleSet::suspend) or [`resume`](HandleSet::resume): nobody may hold a lock across these
+    /// that this method takes.
     fn closed(&mut self, id: HandleId, reason: Reason) {
         let _ = (id, reason);
     }
@@ -136,34 +141,47 @@ pub enum Next {
     Drained(Interest),
     /// Report nothing until somebody calls [`HandleSet::resume`]. If that has happened already, while
     /// the handler ran, it counts: whoever got the work may be faster than the handler's return.
+    /// [`HandleSet::notify`] and the handle's deadline reach the handler also while it is suspended, and its
+    /// verdict then decides anew.
+    ///
+    /// A peer that leaves meanwhile is noticed after that, not before: what is suspended is not watched.
     ///
     /// ```
-    /// use cabrank::{Context, Handler, Interest, Next, Ready};
-    /// use std::io::Write;
-    /// use std::net::TcpStream;
+    /// use cabrank::{Context, Handler, Interest, Next, Pool, Ready};
+    /// use std::io::{ErrorKind::WouldBlock, Read, Write};
+    /// use std::net::{TcpListener, TcpStream};
     /// use std::os::fd::{AsFd, BorrowedFd};
-    /// use std::sync::{Arc, Mutex};
-    /// use std::thread;
+    /// use std::{sync::mpsc, thread};
     ///
     /// struct Asked {
-    ///     stream: TcpStream,
-    ///     answer: Arc<Mutex<Option<String>>>,
+    ///     stream: TcpStream, // non-blocking
+    ///     answers: (mpsc::Sender<String>, mpsc::Receiver<String>),
     /// }
     ///
     /// impl Handler for Asked {
     ///     fn ready(&mut self, _ready: Ready, cx: &mut Context<'_>) -> Next {
-    ///         if let Some(answer) = self.answer.lock().unwrap().take() {
-    ///             let _ = self.stream.write_all(answer.as_bytes());
-    ///             return Next::Rearm(Interest::READABLE);
+    ///         if let Ok(answer) = self.answers.1.try_recv() {
+    ///             return match self.stream.write_all(answer.as_bytes()) {
+    ///                 Ok(()) => Next::Rearm(Interest::READABLE), // the next question
+    ///                 Err(_) => Next::Close,
+    ///             };
     ///         }
-    ///         let (handles, id, answer) = (cx.handles().clone(), cx.id(), self.answer.clone());
-    ///         thread::spawn(move || {
-    ///             *answer.lock().unwrap() = Some("after long thought".into());
-    ///             // A stream with room to write is ready at once, so the handler will be called.
-    ///             let _ = handles.set_interest(id, Interest::WRITABLE);
-    ///             let _ = handles.resume(id);
-    ///         });
-    ///         Next::Suspend
+    ///         let mut question = [0; 1024];
+    ///         match self.stream.read(&mut question) {
+    ///             Ok(0) => Next::Close,
+    ///             Ok(n) => {
+    ///                 let question = String::from_utf8_lossy(&question[..n]).into_owned();
+    ///                 let (handles, id, answer) = (cx.handles().clone(), cx.id(), self.answers.0.clone());
+    ///                 thread::spawn(move || {
+    ///                     // … after long thought …
+    ///                     let _ = answer.send(format!("{question} Yes."));
+    ///                     let _ = handles.notify(id); // calls the handler, with Ready::MESSAGE
+    ///                 });
+    ///                 Next::Suspend
+    ///             }
+    ///             Err(error) if error.kind() == WouldBlock => Next::Rearm(Interest::READABLE),
+    ///             Err(_) => Next::Close,
+    ///         }
     ///     }
     /// }
     /// # impl AsFd for Asked {
@@ -171,6 +189,24 @@ pub enum Next {
     /// #         self.stream.as_fd()
     /// #     }
     /// # }
+    /// # let pool = Pool::builder().threads(2).build()?;
+    /// # let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// # let mut client = TcpStream::connect(listener.local_addr()?)?;
+    /// # let (stream, _) = listener.accept()?;
+    /// # stream.set_nonblocking(true)?;
+    /// # let asked = Asked { stream, answers: mpsc::channel() };
+    /// # let id = pool.handles().register(asked, Interest::READABLE)?;
+    /// # for _ in 0..2 {
+    /// #     client.write_all(b"Really?")?;
+    /// #     let mut answer = [0; 12];
+    /// #     client.read_exact(&mut answer)?;
+    /// #     assert_eq!(&answer, b"Really? Yes.");
+    /// # }
+    /// # drop(client);
+    /// # while pool.handles().contains(id) {
+    /// #     thread::yield_now();
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[doc(alias = "suspend_handler")]
     Suspend,
@@ -179,7 +215,7 @@ pub enum Next {
     Close,
 }
 
-/// Why a handle left its set.
+/// Why a handle left its set. Prints as a sentence about the handle, such as `it was removed`.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Reason {
@@ -195,6 +231,21 @@ pub enum Reason {
     DescriptorChanged,
     /// The kernel refused to re-arm the handle.
     Failed(io::Error),
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::Closed => f.write_str("its handler closed it"),
+            Reason::Removed => f.write_str("it was removed"),
+            Reason::Panicked => f.write_str("its handler panicked"),
+            Reason::Shutdown => f.write_str("the pool was shut down"),
+            Reason::DescriptorChanged => {
+                f.write_str("its handler came back with another descriptor")
+            }
+            Reason::Failed(error) => write!(f, "the kernel refused to re-arm it: {error}"),
+        }
+    }
 }
 
 /// How a handle is taken out of consideration while its handler runs.

@@ -8,7 +8,8 @@ use crate::sys::epoll::Flags;
 
 /// What a handler wants to hear about. Never empty.
 ///
-/// Errors and hang-ups are always reported; the peer's end of stream comes with [`READABLE`].
+/// Errors and hang-ups are always reported; the peer's end of stream comes with [`READABLE`]. A handle that is
+/// suspended has no interest at all: a peer that leaves then is noticed after it has been resumed.
 ///
 /// ```
 /// use cabrank::Interest;

@@ -10,41 +10,56 @@
 //!
 //! ```
 //! use cabrank::{Context, Interest, Next, Pool, Ready, handler_fn};
-//! use std::io::{ErrorKind::WouldBlock, Read, Write};
-//! use std::net::{TcpListener, TcpStream};
+//! use std::{io::{ErrorKind::WouldBlock, Read, Write}, net::{TcpListener, TcpStream}};
 //!
 //! fn echo(stream: &mut TcpStream, _ready: Ready, _cx: &mut Context<'_>) -> Next {
 //!     let mut buffer = [0; 4096];
 //!     match stream.read(&mut buffer) {
-//!         Ok(0) => Next::Close,
-//!         // Closes peers that do not read; examples/echo waits for them.
-//!         Ok(n) if stream.write_all(&buffer[..n]).is_err() => Next::Close,
-//!         Ok(_) => Next::Rearm(Interest::READABLE),
+//!         Ok(n @ 1..) if stream.write_all(&buffer[..n]).is_ok() => Next::Rearm(Interest::READABLE),
 //!         Err(error) if error.kind() == WouldBlock => Next::Rearm(Interest::READABLE),
-//!         Err(_) => Next::Close,
+//!         _ => Next::Close, // also who does not read; examples/echo waits for them
 //!     }
 //! }
 //!
-//! let listener = TcpListener::bind("127.0.0.1:0")?;
-//! listener.set_nonblocking(true)?;
-//! let address = listener.local_addr()?;
-//! let pool = Pool::builder().threads(4).build()?;
-//! let accept = handler_fn(listener, |listener: &mut TcpListener, _ready, cx| {
-//!     while let Ok((stream, _)) = listener.accept() {
-//!         if stream.set_nonblocking(true).is_ok() {
-//!             let _ = cx.handles().register(handler_fn(stream, echo), Interest::READABLE);
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # // The test has a free port of its own, and a client that stops the server in the end.
+//! # #[cfg(any())]
+//!     let listener = TcpListener::bind("127.0.0.1:7000")?;
+//! # let listener = TcpListener::bind("127.0.0.1:0")?;
+//! # let address = listener.local_addr()?;
+//!     listener.set_nonblocking(true)?;
+//!     let pool = Pool::builder().threads(4).build()?;
+//!     let accept = handler_fn(listener, |listener: &mut TcpListener, _, cx: &mut Context<'_>| {
+//!         let accepted = listener.accept().and_then(|(stream, _)| {
+//!             stream.set_nonblocking(true)?;
+//!             Ok(cx.handles().register(handler_fn(stream, echo), Interest::READABLE)?)
+//!         });
+//!         if accepted.is_err_and(|error| error.kind() != WouldBlock) {
+//!             cx.set_deadline(std::time::Duration::from_millis(10)); // out of descriptors: try again
+//!             return Next::Suspend;
 //!         }
-//!     }
-//!     Next::Rearm(Interest::READABLE)
-//! });
-//! pool.handles().register(accept, Interest::READABLE)?;
-//!
-//! let mut client = TcpStream::connect(address)?;
-//! client.write_all(b"hello")?;
-//! let mut answer = [0; 5];
-//! client.read_exact(&mut answer)?;
-//! assert_eq!(&answer, b"hello");
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//!         Next::Rearm(Interest::READABLE)
+//!     });
+//!     pool.handles().register(accept, Interest::READABLE)?;
+//! # let remote = pool.remote();
+//! # std::thread::spawn(move || {
+//! #     while remote.metrics().threads.len() < 5 {
+//! #         std::thread::yield_now(); // until the main thread has joined
+//! #     }
+//! #     let exchange = || -> std::io::Result<[u8; 5]> {
+//! #         let mut client = TcpStream::connect(address)?;
+//! #         client.write_all(b"hello")?;
+//! #         let mut answer = [0; 5];
+//! #         client.read_exact(&mut answer)?;
+//! #         Ok(answer)
+//! #     };
+//! #     if exchange().ok() != Some(*b"hello") {
+//! #         std::process::abort();
+//! #     }
+//! #     remote.shutdown();
+//! # });
+//!     Ok(pool.join()?)
+//! }
 //! ```
 //!
 //! # Where to go from here
@@ -52,15 +67,19 @@
 //! | you want to | see |
 //! |---|---|
 //! | write a handler | [`Handler`], [`Next`], [`handler_fn`] |
-//! | serve one handle by several threads at once | [`SharedHandler`] |
+//! | serve one handle by several threads at once | [`SharedHandler`], [`Context::pass_on`] |
 //! | register, change, suspend, resume, remove | [`HandleSet`] |
+//! | have time-outs and timers | [`Context::set_deadline`], [`HandleSet::after`], [`HandleSet::every`] |
+//! | talk to other handlers and threads | [`Mailbox`], [`HandleSet::notify`], [`HandleSet::post`] |
+//! | hear signals | [`Signals`], [`HandleSet::on_signals`] |
 //! | choose threads, seats, order, pinning, priorities | [`Builder`] |
 //! | let your own threads take part | [`Pool::join`], [`Pool::enlist`] |
 //! | stop | [`Pool::shutdown`], [`Pool::finish`], [`Context::shutdown`] |
 //! | see what it does | [`Pool::metrics`] |
 //! | use the system call wrappers alone | [`sys`] |
 //!
-//! The protocol, its invariants and the memory orderings are described in the repository's `docs/`.
+//! The protocol, its invariants and the memory orderings are described in the repository's `docs/`, and
+//! `docs/recipes.md` has small programs for what servers need.
 //!
 //! # What is promised
 //!
@@ -140,7 +159,12 @@ pub use token::HandleId;
 pub use upcall::OnPanic;
 pub use waker::Waker;
 
-/// The programs in the README are compiled and run.
+/// The program in the README is compiled; the one above, which is the same, is run.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// The programs in the recipes are compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/recipes.md")]
+struct Recipes;

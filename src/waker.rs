@@ -10,6 +10,12 @@ use crate::token::Token;
 
 /// Makes one thread that waits on the handle set return and go round; clone it freely.
 ///
+/// You need it only if you go through the roles by yourself ([`Pool::enlist`](crate::Pool::enlist)): it makes
+/// [`Leader::wait`](crate::Leader) return, so that your loop looks at what you have changed. Shutdown, timers,
+/// messages and changes to handles wake whom they need to, and a thread in [`Pool::join`](crate::Pool::join)
+/// waits again. To have code run, use [`HandleSet::post`](crate::HandleSet::post) or
+/// [`notify`](crate::HandleSet::notify).
+///
 /// Wake-ups coalesce: until a thread has answered one, further calls cost no system call. If no thread
 /// waits, the next one to wait returns at once, so a wake-up is never lost. Safe to call in a signal
 /// handler: an atomic exchange and one `write`.
