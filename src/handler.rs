@@ -573,3 +573,15 @@ impl<S: fmt::Debug, F> fmt::Debug for HandlerFn<S, F> {
         f.debug_struct("HandlerFn").field("source", &self.source).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_print_as_sentences() {
+        assert_eq!(Reason::Removed.to_string(), "it was removed");
+        let refused = Reason::Failed(io::Error::from_raw_os_error(libc::EBADF)).to_string();
+        assert!(refused.starts_with("the kernel refused to re-arm it: Bad file"), "{refused}");
+    }
+}

@@ -41,7 +41,11 @@ struct Server {
 
 impl Server {
     fn start(args: &[&str]) -> Server {
-        let mut child = echo().args(args).spawn().unwrap();
+        Server::spawn(echo().args(args))
+    }
+
+    fn spawn(command: &mut Command) -> Server {
+        let mut child = command.spawn().unwrap();
         let mut output = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         output.read_line(&mut line).unwrap();
@@ -298,6 +302,36 @@ fn a_seat_given_back_at_any_moment_is_taken() {
             scope.spawn(|| (0..150).for_each(|_| ping(&mut server.connect())));
         }
     });
+    assert!(server.stop(Signal::SIGTERM).0);
+}
+
+/// What cannot be taken is left for a while, not tried over and over; and it is taken in the end.
+#[test]
+fn out_of_descriptors_it_waits_and_recovers() {
+    let mut command = Command::new("sh");
+    let script = "ulimit -n 24; exec \"$0\" --addr 127.0.0.1:0 --threads 2";
+    command.args(["-c", script]).arg(echo().get_program());
+    let server = Server::spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()));
+    let mut streams: Vec<TcpStream> = (0..40).map(|_| server.connect()).collect();
+    streams.iter_mut().for_each(|stream| stream.write_all(b"x").unwrap());
+    thread::sleep(Duration::from_millis(100));
+    let on_cpu = || {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", server.child.id())).unwrap();
+        let times = tasks.map(|task| {
+            let stat = std::fs::read_to_string(task.unwrap().path().join("schedstat")).unwrap();
+            stat.split(' ').next().unwrap().parse::<u64>().unwrap()
+        });
+        Duration::from_nanos(times.sum())
+    };
+    let before = on_cpu();
+    thread::sleep(Duration::from_millis(500));
+    let used = on_cpu() - before;
+    // A thread that spins has all of it.
+    assert!(used < Duration::from_millis(200), "{used:?}");
+    for mut stream in streams {
+        // Each that has its answer goes, and makes room.
+        stream.read_exact(&mut [0]).unwrap();
+    }
     assert!(server.stop(Signal::SIGTERM).0);
 }
 

@@ -36,7 +36,7 @@ fn send(signal: Signal) {
 fn queue(signal: i32, value: i32) {
     let value = libc::sigval { sival_ptr: std::ptr::without_provenance_mut(value as usize) };
     // SAFETY: the call takes no pointer that it follows; the value is handed on as it is.
-    let sent = unsafe { libc::sigqueue(libc::getpid(), signal, value) };
+    let sent = unsafe { libc::sigqueue(Pid::this().as_raw(), signal, value) };
     assert_eq!(sent, 0, "{}", std::io::Error::last_os_error());
 }
 
@@ -289,6 +289,14 @@ fn a_callback_that_panics_costs_itself_only() {
         wait_until("the panic is counted", || pool.metrics().total().panics == 1);
         still_serves(&pool);
     });
+}
+
+#[test]
+fn signals_and_subscribers_cross_threads_and_print() {
+    fn shared<T: Send + Sync + std::fmt::Debug>() {}
+    shared::<Signals>();
+    shared::<Subscribers>();
+    shared::<SignalInfo>();
 }
 
 #[test]
