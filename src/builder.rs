@@ -39,7 +39,7 @@ pub struct Builder {
     promotion: Promotion,
     order: Order,
     spin: Duration,
-    budget: Duration,
+    budget: Option<Duration>,
     max_threads: Option<usize>,
     keep_alive: Duration,
     growth_interval: Duration,
@@ -112,7 +112,7 @@ impl Builder {
             promotion: Promotion::default(),
             order: Order::default(),
             spin: Duration::ZERO,
-            budget: BUDGET,
+            budget: None,
             max_threads: None,
             keep_alive: KEEP_ALIVE,
             growth_interval: GROWTH_INTERVAL,
@@ -219,11 +219,12 @@ impl Builder {
     }
 
     /// How long a handler may run before the pool takes it for blocked and brings in another thread.
-    /// Looked at about that often, and only while it could matter. Where an event waits for want of a thread
-    /// that may run, and handlers usually take less, eight times the usual is enough, and at least 50 us.
-    /// Default: 1 ms.
+    /// Looked at about that often, and only while it could matter.
+    ///
+    /// Default: 1 ms; but while an event waits because as many run as may, eight times what handlers usually
+    /// take is enough, and at least 50 us.
     pub fn budget(mut self, budget: Duration) -> Builder {
-        self.budget = budget;
+        self.budget = Some(budget);
         self
     }
 
@@ -330,7 +331,7 @@ impl Builder {
             value => Ok(value),
         };
         at_least_one("max_handles", Some(self.max_handles))?;
-        if self.budget.is_zero() {
+        if self.budget == Some(Duration::ZERO) {
             // The watchman would never sleep.
             return Err(Error::Zero { option: "budget" });
         }
@@ -351,7 +352,8 @@ impl Builder {
             order: self.order,
             promotion: self.promotion,
             spin: self.spin,
-            budget: self.budget,
+            budget: self.budget.unwrap_or(BUDGET),
+            guesses: self.budget.is_none(),
             reports_overruns: self.on_overrun.is_some(),
             growth: Growth {
                 least,

@@ -35,6 +35,8 @@ pub(crate) struct Policy {
     pub(crate) spin: Duration,
     /// How long a handler may run before it no longer counts as running.
     pub(crate) budget: Duration,
+    /// One that takes much longer than others does not either, while something waits for it.
+    pub(crate) guesses: bool,
     /// Handlers that overran it are to be reported.
     pub(crate) reports_overruns: bool,
     pub(crate) growth: Growth,

@@ -568,7 +568,8 @@ impl State {
     /// shorter, less than its budget: it has blocked, in all likelihood.
     fn patience(&self) -> u64 {
         let budget = nanoseconds(self.policy.budget);
-        if self.is_crowded() { self.tempo.patience().min(budget) } else { budget }
+        let guesses = self.policy.guesses && self.is_crowded();
+        if guesses { self.tempo.patience().min(budget) } else { budget }
     }
 
     /// Handlers that have run for too long no longer count as running. Returns whether there are any.

@@ -126,9 +126,7 @@ fn a_handler_that_blocks_unsaid_is_noticed_reported_and_replaced() {
     (0..50).for_each(|_| ping(&mut peer));
     let overrun = told.recv_timeout(PATIENCE).unwrap();
     assert_eq!(overrun.handle, blocker);
-    // As long as others wait for it, it need not overrun its budget in full.
-    let least = Duration::from_micros(50);
-    assert!(overrun.elapsed >= least && overrun.thread < 4, "{overrun:?}");
+    assert!(overrun.elapsed >= budget && overrun.thread < 4, "{overrun:?}");
     assert!(pool.metrics().total().rescues >= 1);
     door.open();
     assert!(told.try_iter().all(|overrun| overrun.handle != blocker), "reported once a run");

@@ -374,11 +374,16 @@ fn a_promoted_thread_does_not_sit_while_an_event_waits() {
         });
         let Watch::Detected(detected) = leader.wait() else { panic!("nothing detected") };
         let first = detected.promote().unwrap();
-        // Comes before the promoted thread is up, or after it: in both cases nobody must be blind.
-        let second = late.follow();
+        // Comes before the promoted thread is up, and then blocks, or after it: nobody must be blind.
+        let second = scope.spawn(|| {
+            let turn = late.follow();
+            handled.wait_for(1);
+            drop(turn);
+        });
         handled.wait_for(1);
-        drop((first, second));
+        drop(first);
         pool.shutdown();
+        second.join().unwrap();
         third.join().unwrap().1.unwrap();
     });
 }

@@ -101,6 +101,7 @@ pub(crate) fn papers(order: Order) -> Policy {
         promotion: Promotion::Eager,
         spin: Duration::ZERO,
         budget: FOREVER,
+        guesses: false,
         reports_overruns: false,
         growth: Growth {
             least: usize::MAX,
