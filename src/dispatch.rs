@@ -96,7 +96,7 @@ impl Inner {
             // resumed.
             let wanted = Wanted { armed: state.is_armed(), interest, poll: false };
             let again = self.settle(owned, token, wanted).map_or(None, |(_, again)| again);
-            let again = again.map(|flags| Event::new(flags, token.pack()));
+            let again = again.and_then(|flags| self.pass_on(flags, token));
             return Dispatched { noted: true, again, ..Dispatched::default() };
         }
         let verdict = self.call(|| owned.ready(Ready::from(flags), cx));
@@ -127,7 +127,7 @@ impl Inner {
         // A failure has closed the handle and told its hook: nobody else is there to hear of it.
         if let Ok((rearms, again)) = self.settle(owned, token, wanted) {
             dispatched.rearms = rearms;
-            dispatched.again = again.map(|flags| Event::new(flags, token.pack()));
+            dispatched.again = again.and_then(|flags| self.pass_on(flags, token));
         }
         dispatched
     }
@@ -227,6 +227,18 @@ impl Inner {
             eprintln!("cabrank: a forked child must not return from its parent's handler or hook");
             process::abort();
         }
+    }
+
+    /// The next event of a handle, for the calling thread to pass on. One that the kernel knows nothing of
+    /// takes its turn behind what the kernel has to report: a handler that calls itself again and again
+    /// would be all that is ever left over.
+    fn pass_on(&self, flags: Flags, token: Token) -> Option<Event> {
+        let event = Event::new(flags, token.pack());
+        if flags.without(TIMEOUT | MESSAGE).is_empty() {
+            self.hand_in(event);
+            return None;
+        }
+        Some(event)
     }
 
     /// If it is called because its deadline may have passed: takes note, and the time-out out of `flags`
