@@ -16,7 +16,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use crate::args::{Args, Listen};
 use crate::connection::{Connection, Cost, Stream};
 use crate::guest::{Gate, Guest};
-use crate::load::Address;
+use crate::load::{Address, advice};
 use crate::output::complain;
 
 pub(crate) struct Acceptor {
@@ -107,7 +107,7 @@ impl Handler for Acceptor {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     if self.refused.replace(error.kind()) != Some(error.kind()) {
-                        complain!("cannot accept: {error}");
+                        complain!("cannot accept: {error}{}", advice(&error));
                     }
                     // Out of descriptors or the like: do not spin on what cannot be taken.
                     cx.set_deadline(PAUSE);

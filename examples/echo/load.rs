@@ -155,7 +155,10 @@ impl Clients {
         for number in 0..load.connections {
             let stream = connect(&load.address).map_err(|error| {
                 let which = format!("{} of {} to {}", number + 1, load.connections, load.address);
-                io::Error::new(error.kind(), format!("cannot make connection {which}: {error}"))
+                io::Error::new(
+                    error.kind(),
+                    format!("cannot make connection {which}: {error}{}", advice(&error)),
+                )
             })?;
             epoll.add(&stream, Flags::IN, number as u64)?;
             clients.push(Client { stream, missing: 0, since: Duration::ZERO, kind: 0, unsent: 0 });
@@ -324,6 +327,14 @@ fn connect(address: &Address) -> io::Result<Stream> {
             stream.set_nonblocking(true)?;
             Ok(Stream::Unix(stream))
         }
+    }
+}
+
+/// What to do about it, where that is known.
+pub(crate) fn advice(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EMFILE) => "; raise the limit (ulimit -n) or have fewer connections",
+        _ => "",
     }
 }
 
