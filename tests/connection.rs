@@ -658,6 +658,72 @@ fn silence_ends_it_and_never_early() {
 }
 
 #[test]
+fn what_came_in_time_counts_even_if_it_is_looked_at_late() {
+    for deactivation in BOTH {
+        let (pool, _watchdog) = pool(Pool::builder().threads(1));
+        let (protocol, _told) = talk(echo_line);
+        let (here, mut there) = util::stream_pair();
+        let options = ConnectionOptions::new().idle_timeout(SOON).request_timeout(SOON);
+        let connection = Connection::with_options(here, Lines::new(10), protocol, options);
+        register(&pool, connection, deactivation);
+        there.write_all(b"ha").unwrap();
+        // The only thread is busy while the rest comes, and until both times are over.
+        let (enter, entered) = mpsc::channel();
+        let (leave, left) = mpsc::channel::<()>();
+        let busy = move |_cx: &mut cabrank::Context<'_>| {
+            enter.send(()).unwrap();
+            let _ = left.recv();
+        };
+        pool.post(busy).unwrap();
+        entered.recv().unwrap();
+        there.write_all(b"lf\n").unwrap();
+        thread::sleep(2 * SOON);
+        leave.send(()).unwrap();
+        let mut answer = [0; 5];
+        there.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"half\n");
+    }
+}
+
+#[test]
+fn what_we_say_does_not_make_a_silent_peer_less_silent() {
+    let (pool, _watchdog) = pool(Pool::builder().threads(2));
+    let (here, there) = util::stream_pair();
+    let (ended, end) = mpsc::channel();
+    let options = ConnectionOptions::new().idle_timeout(SOON);
+    let make =
+        |inbox| Connection::with_options(here, Lines::new(10), Crier { inbox, ended }, options);
+    let mailbox = pool.handles().register_with_mailbox(Capacity::UNBOUNDED, make, OPENING).unwrap();
+    while mailbox.send(1).is_ok() {
+        thread::sleep(SOON / 20);
+    }
+    assert!(matches!(end.recv_timeout(PATIENCE).unwrap(), End::Idle { .. }));
+    drop(there);
+}
+
+#[test]
+fn a_peer_that_takes_its_time_is_not_silent() {
+    for deactivation in BOTH {
+        let (pool, _watchdog) = pool(Pool::builder().threads(2));
+        let (protocol, told) = talk(|_line, link: &mut Link<'_>| link.put(&[7; 3_000_000]));
+        let (here, mut there) = util::stream_pair();
+        let options = ConnectionOptions::new().idle_timeout(2 * SOON);
+        let connection = Connection::with_options(here, Lines::new(10), protocol, options);
+        register(&pool, connection, deactivation);
+        there.write_all(b"send\n").unwrap();
+        // Says nothing for longer than it may, but takes what it is given, piece by piece.
+        let (start, mut received) = (Instant::now(), 0);
+        let mut piece = vec![0; 300_000];
+        while received < 3_000_000 {
+            received += there.read(&mut piece).unwrap();
+            thread::sleep(SOON / 2);
+        }
+        assert!(start.elapsed() > 2 * SOON);
+        assert!(matches!(end_of(&told), End::Idle { .. }));
+    }
+}
+
+#[test]
 fn an_idle_connection_may_live_on() {
     struct Patient {
         calls: u32,

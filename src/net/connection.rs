@@ -173,14 +173,11 @@ where
     /// One turn: what has come, what is to go, and what to wait for.
     fn turn(&mut self, ready: Ready, cx: &mut Context<'_>) -> Result<Next, End> {
         let now = now();
-        self.state.note(ready);
+        self.state.note(ready, now);
         if !self.state.opened {
             self.state.opened = true;
             self.state.progress = now;
             self.tell(cx, |protocol, link| protocol.opened(link))?;
-        }
-        if ready.is_timeout() {
-            self.check_times(now, cx)?;
         }
         if ready.is_message() {
             let was_paused = self.state.wishes.paused;
@@ -191,7 +188,13 @@ where
                 self.state.frame_began = None;
             }
         }
-        let interrupted = self.exchange(now, cx)?;
+        // What has come in time may not have been announced yet. To read for it would be to have a buffer
+        // for every peer that is silent.
+        self.state.readable |= ready.is_timeout() && socket::is_readable(&self.stream);
+        let mut interrupted = self.exchange(now, cx)?;
+        if ready.is_timeout() && self.check_times(now, cx)? {
+            interrupted |= self.exchange(now, cx)?;
+        }
         if interrupted {
             // There may be frames in the buffer, of which the kernel knows nothing.
             let _ = cx.handles().notify(cx.id());
@@ -211,7 +214,7 @@ where
         let mut left = BYTES_PER_TURN;
         loop {
             let missing = self.deliver(now, cx)?;
-            left = left.saturating_sub(self.flush(now)?);
+            left = left.saturating_sub(self.flush()?);
             if self.state.congested && self.output.len() <= self.options.low {
                 self.state.congested = false;
                 self.tell(cx, |protocol, link| protocol.drained(link))?;
@@ -222,7 +225,7 @@ where
             }
             if left == 0 || cx.handles().is_asked(cx.id()) {
                 // What was put into the output just now goes first.
-                self.flush(now)?;
+                self.flush()?;
                 return Ok(true);
             }
         }
@@ -310,7 +313,7 @@ where
     }
 
     /// Writes what there is to write, as far as it goes; how much that was.
-    fn flush(&mut self, now: u64) -> Result<usize, End> {
+    fn flush(&mut self) -> Result<usize, End> {
         let mut written = 0;
         if self.state.shut {
             self.output.clear();
@@ -320,7 +323,6 @@ where
                 Ok(0) => return Err(End::Failed(io::ErrorKind::WriteZero.into())),
                 Ok(bytes) => {
                     self.output.consume(bytes);
-                    self.state.progress = now;
                     written += bytes;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -388,10 +390,10 @@ where
         }
     }
 
-    /// A time-out may be over.
-    fn check_times(&mut self, now: u64, cx: &Context<'_>) -> Result<(), End> {
+    /// A time-out may be over. Returns whether the protocol was asked, and wants to go on.
+    fn check_times(&mut self, now: u64, cx: &Context<'_>) -> Result<bool, End> {
         match self.state.times(&self.options, self.output.len()).over(now) {
-            None => Ok(()),
+            None => Ok(false),
             Some(Over::Closing) => Err(self.last_word()),
             Some(Over::Frame(after)) => Err(End::SlowFrame { after }),
             Some(Over::Idle(after)) => {
@@ -399,7 +401,7 @@ where
                     return Err(End::Idle { after });
                 }
                 self.state.progress = now;
-                Ok(())
+                Ok(true)
             }
         }
     }

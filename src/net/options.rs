@@ -67,8 +67,9 @@ impl ConnectionOptions {
         self
     }
 
-    /// Ends the connection, or asks [`Protocol::idle`](crate::net::Protocol::idle), when not a byte has been
-    /// sent or received for so long. Ends peers that are silent, and peers that do not read.
+    /// Ends the connection, or asks [`Protocol::idle`](crate::net::Protocol::idle), when the peer has sent
+    /// nothing for so long, nor taken anything of what waits to be written. Ends peers that are silent, also
+    /// if we are not, and peers that do not read.
     pub const fn idle_timeout(mut self, after: Duration) -> ConnectionOptions {
         self.idle_timeout = Some(after);
         self

@@ -48,7 +48,7 @@ pub trait Protocol: Send {
         link.close();
     }
 
-    /// Nothing has been sent or received for the time given to
+    /// The peer has been silent for the time given to
     /// [`idle_timeout`](crate::net::ConnectionOptions::idle_timeout). By default this ends the connection; to
     /// `Continue` gives it the same time again.
     fn idle(&mut self, link: &mut Link<'_>) -> ControlFlow<()> {
@@ -97,8 +97,8 @@ pub enum End {
         /// The limit.
         limit: usize,
     },
-    /// Nothing was sent or received for the time allowed.
-    #[error("nothing was sent or received for {after:?}")]
+    /// The peer has neither sent nor taken anything for the time allowed.
+    #[error("the peer has been silent for {after:?}")]
     Idle {
         /// The time allowed.
         after: Duration,

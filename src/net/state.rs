@@ -30,7 +30,9 @@ pub(crate) struct State {
     pub(crate) wishes: Wishes,
     /// We are on our way out, since `progress` at the latest.
     pub(crate) closing: bool,
-    /// When something was last sent or received; while closing, sent.
+    /// When the peer last showed that it is there: it has sent something, which does not count while we
+    /// close, or has taken something after there was no room to write. What goes into a socket that has
+    /// room says nothing of the peer.
     pub(crate) progress: u64,
     /// When the first part of the frame that is not complete came.
     pub(crate) frame_began: Option<u64>,
@@ -57,7 +59,10 @@ impl State {
         }
     }
 
-    pub(crate) fn note(&mut self, ready: Ready) {
+    pub(crate) fn note(&mut self, ready: Ready, now: u64) {
+        if ready.is_writable() && !self.writable {
+            self.progress = now;
+        }
         self.readable |= ready.is_readable();
         self.writable |= ready.is_writable();
         self.hung_up |= ready.is_read_closed() || ready.is_error();

@@ -157,6 +157,16 @@ pub fn local_address(socket: impl AsFd) -> io::Result<SocketAddr> {
     v4.or_else(v6).ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
 
+/// Whether there is something to read just now, the end of the stream or an error included.
+#[doc(alias = "poll")]
+pub fn is_readable(socket: impl AsFd) -> bool {
+    let mut poll =
+        libc::pollfd { fd: socket.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: the kernel reads and writes one `pollfd`, which outlives the call. It does not wait.
+    let ready = unsafe { libc::poll(&mut poll, 1, 0) };
+    ready == 1
+}
+
 /// Tells the peer that nothing more will be sent. It can still be read from.
 #[doc(alias = "shutdown")]
 pub fn shutdown_write(socket: impl AsFd) -> io::Result<()> {
