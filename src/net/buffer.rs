@@ -43,7 +43,7 @@ impl Buffer {
     /// Room behind what is there, at least so much. What has been written to it is kept by
     /// [`commit`](Buffer::commit).
     pub fn spare(&mut self, at_least: usize) -> &mut [u8] {
-        let missing = at_least.saturating_sub(self.bytes.len() - self.end);
+        let missing = at_least.saturating_sub(self.room());
         if missing > 0 {
             // Moving what is there pays when at least as much has left: then each byte is moved once on
             // average, however it comes and goes.
@@ -104,6 +104,11 @@ impl Buffer {
     /// How much it has allocated.
     pub fn capacity(&self) -> usize {
         self.bytes.len()
+    }
+
+    /// How much room there is behind what is there, without making any.
+    pub(crate) fn room(&self) -> usize {
+        self.bytes.len() - self.end
     }
 
     pub(crate) fn move_to_front(&mut self) {

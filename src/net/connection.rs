@@ -271,10 +271,14 @@ where
     /// Reads once; how much there was.
     fn read(&mut self, missing: usize, now: u64, cx: &Context<'_>) -> Result<usize, End> {
         // As much again as there is at most: a peer that announces a long frame gets no memory for it
-        // before it has sent as much.
+        // before it has sent as much. And a part of the chunk is enough to go on with: a frame that comes
+        // byte by byte must not make the buffer grow.
         let chunk = self.options.read_chunk;
-        let room = missing.min(self.input.len()).max(chunk);
-        if self.input.capacity() < self.input.len() + room || self.input.len() < chunk {
+        let room = match self.input.capacity() {
+            0 => chunk,
+            _ => missing.min(self.input.len()).max(chunk.div_ceil(4)),
+        };
+        if self.input.len() < chunk || self.input.room() < room {
             self.input.move_to_front();
         }
         let room = self.input.spare(room);
