@@ -6,7 +6,7 @@
 //! the handler has `&mut self` and needs no lock.
 //!
 //! mio is the poll, tokio is the runtime; this is the multi-threaded event loop that mio says it is not.
-//! There are no futures here, no I/O types and no protocols: bring your sockets.
+//! There are no futures here and no protocols: bring your sockets, or take them from [`net`].
 //!
 //! ```
 //! use cabrank::{Context, Interest, Next, Pool, Ready, handler_fn};
@@ -74,6 +74,7 @@
 //! | hear signals | [`Signals`], [`HandleSet::on_signals`] |
 //! | choose threads, seats, order, pinning, priorities | [`Builder`] |
 //! | let your own threads take part | [`Pool::join`], [`Pool::enlist`] |
+//! | accept, connect, read frames and write queues | [`net`] |
 //! | stop | [`Pool::shutdown`], [`Pool::finish`], [`Context::shutdown`] |
 //! | see what it does | [`Pool::metrics`] |
 //! | use the system call wrappers alone | [`sys`] |
