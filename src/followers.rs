@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::sync::{Arc, Condvar, Mutex};
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::{Arc, Condvar, Mutex, deadline, now, spin};
 use crate::worker::Worker;
 
 /// Which follower is promoted.
@@ -47,12 +48,7 @@ pub(crate) enum Bed {
 
 impl Followers {
     pub(crate) fn new(order: Order) -> Followers {
-        Followers {
-            order,
-            waiting: VecDeque::new(),
-            anonymous: 0,
-            lot: Arc::new(Lot { tokens: Mutex::new(0), condvar: Condvar::new() }),
-        }
+        Followers { order, waiting: VecDeque::new(), anonymous: 0, lot: Arc::new(Lot::new()) }
     }
 
     /// Makes room for one thread more, so that queueing never allocates.
@@ -130,11 +126,17 @@ impl Chosen {
 }
 
 impl Bed {
-    /// Sleeps until woken or `timeout`; returns whether there was a token.
-    pub(crate) fn sleep(&self, worker: &Worker, spin: Duration, timeout: Option<Duration>) -> bool {
+    /// Waits, at first `awake` and sleeping afterwards, until woken or `timeout`; returns whether there was
+    /// a token.
+    pub(crate) fn sleep(
+        &self,
+        worker: &Worker,
+        awake: Duration,
+        timeout: Option<Duration>,
+    ) -> bool {
         match self {
-            Bed::Own => worker.parker.park(spin, timeout),
-            Bed::Lot(lot) => lot.sleep(timeout),
+            Bed::Own => worker.parker.park(awake, timeout),
+            Bed::Lot(lot) => lot.sleep(awake, timeout),
         }
     }
 }
@@ -143,33 +145,61 @@ impl Bed {
 #[derive(Debug)]
 pub(crate) struct Lot {
     tokens: Mutex<usize>,
+    /// A copy of `tokens` for those who are awake: who sees one goes to the lock for it.
+    glance: AtomicUsize,
     condvar: Condvar,
 }
 
 impl Lot {
+    fn new() -> Lot {
+        Lot { tokens: Mutex::new(0), glance: AtomicUsize::new(0), condvar: Condvar::new() }
+    }
+
     fn give(&self) {
-        *self.tokens.lock() += 1;
+        let mut tokens = self.tokens.lock();
+        self.set(&mut tokens, |tokens| tokens + 1);
     }
 
     fn take(&self) -> bool {
         let mut tokens = self.tokens.lock();
-        let some = *tokens > 0;
-        *tokens -= usize::from(some);
-        some
+        self.take_from(&mut tokens)
     }
 
-    fn sleep(&self, timeout: Option<Duration>) -> bool {
+    fn sleep(&self, awake: Duration, timeout: Option<Duration>) -> bool {
+        let deadline = timeout.map(deadline);
+        // Relaxed: a hint; the lock decides, and orders.
+        let look = || self.glance.load(Ordering::Relaxed) > 0 && self.take();
+        // Spinning is a part of the time.
+        if spin(timeout.map_or(awake, |timeout| awake.min(timeout)), look) {
+            return true;
+        }
         let mut tokens = self.tokens.lock();
         if *tokens == 0 {
             // Once: who wakes without a token says so, and comes again if need be.
-            tokens = match timeout {
+            tokens = match deadline.map(|deadline| deadline.saturating_sub(now())) {
                 None => self.condvar.wait(tokens),
-                Some(timeout) => self.condvar.wait_timeout(&self.tokens, tokens, timeout),
+                Some(0) => tokens,
+                Some(remaining) => {
+                    let remaining = Duration::from_nanos(remaining);
+                    self.condvar.wait_timeout(&self.tokens, tokens, remaining)
+                }
             };
         }
+        self.take_from(&mut tokens)
+    }
+
+    fn take_from(&self, tokens: &mut usize) -> bool {
         let some = *tokens > 0;
-        *tokens -= usize::from(some);
+        if some {
+            self.set(tokens, |tokens| tokens - 1);
+        }
         some
+    }
+
+    fn set(&self, tokens: &mut usize, change: impl Fn(usize) -> usize) {
+        *tokens = change(*tokens);
+        // Relaxed: see `sleep`.
+        self.glance.store(*tokens, Ordering::Relaxed);
     }
 }
 

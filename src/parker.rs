@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use crossbeam_utils::Backoff;
-
 use crate::sync::atomic::{AtomicU8, Ordering};
-use crate::sync::{Condvar, Mutex, deadline, now};
+use crate::sync::{Condvar, Mutex, deadline, now, spin};
 
 /// Holds at most one token. One thread parks on it; any thread unparks it.
 ///
@@ -23,15 +21,15 @@ impl Parker {
         Parker { state: AtomicU8::new(EMPTY), lock: Mutex::new(()), condvar: Condvar::new() }
     }
 
-    /// Waits for a token, by spinning for `spin` and sleeping afterwards, until `timeout` has passed.
+    /// Waits for a token, at first `awake` and sleeping afterwards, until `timeout` has passed.
     /// Returns whether it took one. What was done before the `unpark` is visible then.
-    pub(crate) fn park(&self, spin: Duration, timeout: Option<Duration>) -> bool {
+    pub(crate) fn park(&self, awake: Duration, timeout: Option<Duration>) -> bool {
         if self.take() {
             return true;
         }
         let deadline = timeout.map(deadline);
         // Spinning is a part of the time.
-        if self.spin(timeout.map_or(spin, |timeout| spin.min(timeout))) {
+        if spin(timeout.map_or(awake, |timeout| awake.min(timeout)), || self.take()) {
             return true;
         }
         let mut guard = self.lock.lock();
@@ -77,21 +75,6 @@ impl Parker {
         // released before notifying, so that the woken thread does not run into it.
         drop(self.lock.lock());
         self.condvar.notify_one();
-    }
-
-    fn spin(&self, spin: Duration) -> bool {
-        if spin.is_zero() {
-            return false;
-        }
-        let deadline = deadline(spin);
-        let backoff = Backoff::new();
-        while now() < deadline {
-            if self.take() {
-                return true;
-            }
-            backoff.spin();
-        }
-        false
     }
 
     fn take(&self) -> bool {

@@ -113,6 +113,33 @@ impl Condvar {
     }
 }
 
+/// Looks for something again and again, without sleeping, for as long as `time`; whether it was found.
+#[cfg(not(any(all(test, loom), all(test, shuttle))))]
+pub(crate) fn spin(time: Duration, mut look: impl FnMut() -> bool) -> bool {
+    if time.is_zero() {
+        return false;
+    }
+    let deadline = deadline(time);
+    let backoff = crossbeam_utils::Backoff::new();
+    while now() < deadline {
+        if look() {
+            return true;
+        }
+        backoff.spin();
+    }
+    false
+}
+
+/// The model's clock stands still: looks twice, with any other thread in between.
+#[cfg(any(all(test, loom), all(test, shuttle)))]
+pub(crate) fn spin(time: Duration, mut look: impl FnMut() -> bool) -> bool {
+    if time.is_zero() || look() {
+        return !time.is_zero();
+    }
+    imp::yield_now();
+    look()
+}
+
 /// A time on the clock of [`now`], `after` the present; the end of time if that is later.
 pub(crate) fn deadline(after: Duration) -> u64 {
     now().saturating_add(nanoseconds(after))

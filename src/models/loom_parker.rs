@@ -1,4 +1,4 @@
-//! The parker, exhaustively: no token is lost, and a token carries what was written before it.
+//! Where followers wait, exhaustively: no token is lost, and a token carries what was written before it.
 
 use std::time::Duration;
 
@@ -6,8 +6,11 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::followers::{Followers, Order};
 use crate::parker::Parker;
+use crate::sync::Mutex;
 use crate::sync::model::FOREVER;
+use crate::worker::Worker;
 
 use super::{explore, thread};
 
@@ -53,6 +56,17 @@ fn an_unpark_ends_the_park_whenever_it_comes() {
         let post = Post::new();
         let sender = spawn_sender(&post);
         assert!(post.parker.park(Duration::ZERO, None));
+        post.read();
+        sender.join().unwrap();
+    });
+}
+
+#[test]
+fn an_unpark_ends_the_park_of_one_who_spins() {
+    explore(PREEMPTIONS, || {
+        let post = Post::new();
+        let sender = spawn_sender(&post);
+        assert!(post.parker.park(FOREVER, None));
         post.read();
         sender.join().unwrap();
     });
@@ -138,4 +152,50 @@ fn who_looks_after_each_token_misses_nothing() {
             sender.join().unwrap();
         }
     });
+}
+
+/// Two followers in no order, who spin or do not, and two tokens: each follower is chosen in the end. One
+/// that gets up because another has taken its token comes again.
+fn check_unordered(awake: Duration) {
+    explore(2, move || {
+        let followers = Arc::new(Mutex::new(Followers::new(Order::Unordered)));
+        let sleepers: Vec<_> = (0..2)
+            .map(|index| {
+                let worker = crate::sync::Arc::new(Worker::new(index, String::new(), 0));
+                let mut bed = followers.lock().push(&worker);
+                let followers = Arc::clone(&followers);
+                thread::spawn(move || {
+                    loop {
+                        let token = bed.sleep(&worker, awake, None);
+                        let mut followers = followers.lock();
+                        if followers.got_up(&worker, token) {
+                            break;
+                        }
+                        bed = followers.push(&worker);
+                    }
+                })
+            })
+            .collect();
+        for _ in 0..2 {
+            let chosen = followers.lock().pop();
+            match chosen {
+                Some(chosen) => chosen.wake(),
+                None => panic!("nobody gives up"),
+            }
+        }
+        for sleeper in sleepers {
+            sleeper.join().unwrap();
+        }
+        assert!(followers.lock().is_empty());
+    });
+}
+
+#[test]
+fn every_follower_in_no_order_gets_its_token() {
+    check_unordered(Duration::ZERO);
+}
+
+#[test]
+fn every_spinning_follower_in_no_order_gets_its_token() {
+    check_unordered(FOREVER);
 }
