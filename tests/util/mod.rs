@@ -369,6 +369,14 @@ pub fn thread_id() -> i32 {
     nix::unistd::gettid().as_raw()
 }
 
+/// The nice value of the calling thread.
+pub fn niceness() -> i32 {
+    let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+    // After the name, which may contain anything, comes the third field; it is the nineteenth.
+    let fields = stat.rsplit_once(')').unwrap().1;
+    fields.split_whitespace().nth(16).unwrap().parse().unwrap()
+}
+
 /// The state letter of a thread of a process, and how often it has gone to sleep so far.
 pub fn thread_state(process: u32, thread: i32) -> Option<(char, u64)> {
     let status = std::fs::read_to_string(format!("/proc/{process}/task/{thread}/status")).ok()?;
