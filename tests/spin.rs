@@ -9,6 +9,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use util::{Probe, echo, ping, pool, wait_until};
 
 const LONG: Duration = Duration::from_secs(3_600);
+const ROUNDS: u64 = 10;
 
 /// How often the calling thread goes to sleep while it takes part for 5 ms, in the best of some rounds:
 /// a lock that another thread has may make it sleep too.
@@ -20,7 +21,7 @@ fn least_sleeps(pool: &Pool) -> i64 {
         assert!(matches!(left, Left::TimedOut));
         sleeps() - before
     };
-    (0..10).map(round).min().unwrap()
+    (0..ROUNDS).map(round).min().unwrap()
 }
 
 #[test]
@@ -30,6 +31,8 @@ fn a_leader_spins_for_as_long_as_asked_for() {
     assert!(least_sleeps(&asleep) > 0, "one that does not spin sleeps");
     let (awake, _watchdog) = build(Pool::builder().spin(LONG));
     assert_eq!(least_sleeps(&awake), 0);
+    let waits = awake.metrics().departed.waits;
+    assert!(waits <= 2 * ROUNDS, "it goes round instead: {waits}");
     let (short, _watchdog) = build(Pool::builder().spin(Duration::from_micros(10)));
     assert!(least_sleeps(&short) > 0, "it spins for longer than asked for");
 }
@@ -53,12 +56,16 @@ fn a_follower_spins_in_every_order() {
 fn a_spinning_follower_sees_its_promotion_in_every_order() {
     for order in [Order::Lifo, Order::Fifo, Order::Priority, Order::Unordered] {
         let (pool, _watchdog) = pool(Pool::builder().threads(2).papers().order(order).spin(LONG));
+        let is_in = |thread: &cabrank::ThreadMetrics| thread.role != Role::Away;
+        wait_until("both threads", || pool.metrics().threads.iter().all(is_in));
         let (probe, mut peer) = Probe::pair(echo);
         pool.handles().register(probe, Interest::READABLE).unwrap();
         for _ in 0..20 {
             ping(&mut peer);
         }
         let served = |thread: &cabrank::ThreadMetrics| thread.waits > 0;
-        assert!(pool.metrics().threads.iter().all(served), "{}", pool.metrics());
+        // In no order a token is whose it is: the one that gave it may come first.
+        let all = pool.metrics().threads.iter().all(served);
+        assert!(all || order == Order::Unordered, "{order:?}\n{}", pool.metrics());
     }
 }
