@@ -49,7 +49,8 @@ pub struct Dispatched {
     pub stale: bool,
     /// The handle was somebody's, who has been told.
     pub noted: bool,
-    pub panicked: bool,
+    /// Calls of user code that panicked: the handler, its hook, its destructor.
+    pub panicked: u32,
     /// The next event of the same handle, which came before the slot was given back. Nobody else will
     /// be told of it.
     pub again: Option<Event>,

@@ -95,40 +95,40 @@ impl Inner {
             // The deadline has been moved, or a mailbox is suspended, which finds its mail when it is
             // resumed.
             let wanted = Wanted { armed: state.is_armed(), interest, poll: false };
-            let again = self.settle(owned, token, wanted).map_or(None, |(_, again)| again);
-            let again = again.and_then(|flags| self.pass_on(flags, token));
-            return Dispatched { noted: true, again, ..Dispatched::default() };
+            let given = self.settle(owned, token, wanted);
+            let again = given.again.and_then(|flags| self.pass_on(flags, token));
+            let panicked = given.panicked;
+            return Dispatched { noted: true, again, panicked, ..Dispatched::default() };
         }
         let verdict = self.call(|| owned.ready(Ready::from(flags), cx));
         self.refuse_forked_child();
         if let Some(due) = cx.take_deadline() {
             owned.deadline.due = due;
         }
-        let panicked = cx.has_panicked();
+        let panicked = u32::from(cx.has_panicked());
         let mut dispatched = Dispatched { handled: true, panicked, ..Dispatched::default() };
         let wanted = match verdict {
             Ok((Next::Rearm(interest), true)) => Wanted { armed: true, interest, poll: true },
             Ok((Next::Drained(interest), true)) => Wanted { armed: true, interest, poll: false },
             Ok((Next::Suspend, true)) => Wanted { armed: false, interest, poll: false },
             Ok((Next::Close, _)) => {
-                self.evict(owned, token, Reason::Closed);
+                dispatched.panicked += self.evict(owned, token, Reason::Closed);
                 return dispatched;
             }
             Ok((_, false)) => {
-                self.evict(owned, token, Reason::DescriptorChanged);
+                dispatched.panicked += self.evict(owned, token, Reason::DescriptorChanged);
                 return dispatched;
             }
             Err(Panicked) => {
-                self.evict(owned, token, Reason::Panicked);
-                dispatched.panicked = true;
+                dispatched.panicked += 1 + self.evict(owned, token, Reason::Panicked);
                 return dispatched;
             }
         };
         // A failure has closed the handle and told its hook: nobody else is there to hear of it.
-        if let Ok((rearms, again)) = self.settle(owned, token, wanted) {
-            dispatched.rearms = rearms;
-            dispatched.again = again.and_then(|flags| self.pass_on(flags, token));
-        }
+        let given = self.settle(owned, token, wanted);
+        dispatched.rearms = given.rearms;
+        dispatched.again = given.again.and_then(|flags| self.pass_on(flags, token));
+        dispatched.panicked += given.panicked;
         dispatched
     }
 
@@ -172,7 +172,7 @@ impl Inner {
             Ok((Next::Close, _)) => remove(Cause::Verdict),
             Ok((_, false)) => remove(Cause::Swapped),
             Err(Panicked) => {
-                dispatched.panicked = true;
+                dispatched.panicked += 1;
                 remove(Cause::Panic)
             }
         };
@@ -181,7 +181,7 @@ impl Inner {
             let _ = slot.request(token.generation, request);
         }
         if let Some(owned) = shared.leave() {
-            let _ = self.settle_request(owned, token);
+            dispatched.panicked += self.settle_asked(owned, token).panicked;
         }
         dispatched
     }
@@ -191,31 +191,29 @@ impl Inner {
     /// # Errors
     /// The kernel's, after the handle has been closed.
     pub(crate) fn settle_request(&self, owned: Owned<'_, Entry>, token: Token) -> io::Result<()> {
+        self.settle_asked(owned, token).refused.map_or(Ok(()), Err)
+    }
+
+    fn settle_asked(&self, owned: Owned<'_, Entry>, token: Token) -> Given {
         let state = owned.state();
         let (armed, interest) = (state.is_armed(), state.interest());
-        let (_, again) = self.settle(owned, token, Wanted { armed, interest, poll: false })?;
-        if let Some(flags) = again {
+        let given = self.settle(owned, token, Wanted { armed, interest, poll: false });
+        if let Some(flags) = given.again {
             self.hand_in(Event::new(flags, token.pack()));
         }
-        Ok(())
+        given
     }
 
     /// Gives a slot back, or takes out the handle where that is asked for or the kernel refuses.
-    fn settle(
-        &self,
-        owned: Owned<'_, Entry>,
-        token: Token,
-        wanted: Wanted,
-    ) -> io::Result<(u32, Option<Flags>)> {
+    fn settle(&self, owned: Owned<'_, Entry>, token: Token, wanted: Wanted) -> Given {
         match settle(owned, wanted, &self.desk(token)) {
-            Settled::AtRest { rearms, again } => Ok((rearms, again)),
+            Settled::AtRest { rearms, again } => Given { rearms, again, ..Given::default() },
             Settled::Leaves { owned, why: Why::Asked(cause) } => {
-                self.evict(owned, token, cause.into());
-                Ok((0, None))
+                Given { panicked: self.evict(owned, token, cause.into()), ..Given::default() }
             }
             Settled::Leaves { owned, why: Why::Refused(error) } => {
-                self.evict(owned, token, Reason::Failed(copy(&error)));
-                Err(error)
+                let panicked = self.evict(owned, token, Reason::Failed(copy(&error)));
+                Given { panicked, refused: Some(error), ..Given::default() }
             }
         }
     }
@@ -265,14 +263,16 @@ impl Inner {
         Desk { inner: self, token }
     }
 
-    /// Takes the handle out of the kernel, tells the hook, drops the handler, frees the slot.
-    fn evict(&self, owned: Owned<'_, Entry>, token: Token, reason: Reason) {
+    /// Takes the handle out of the kernel, tells the hook, drops the handler, frees the slot. Returns how
+    /// often user code has panicked.
+    fn evict(&self, owned: Owned<'_, Entry>, token: Token, reason: Reason) -> u32 {
         let (mut entry, empty) = owned.take();
         self.deadlines.forget(token, &entry.deadline);
         // DEL before close (I7), but only of the descriptor that was registered: if the handler has
         // closed it, its number may be somebody else's by now. In a forked child the epoll instance
         // is the parent's, and so is the registration.
-        let ours = self.call(|| entry.has_its_descriptor()).unwrap_or(false);
+        let same = self.call(|| entry.has_its_descriptor());
+        let ours = matches!(same, Ok(true));
         let in_own_process = self.process.is_current();
         if let Some(fd) = entry.fd.filter(|_| ours && in_own_process) {
             // ENOENT or EBADF: closed behind our back, and so gone already.
@@ -280,8 +280,8 @@ impl Inner {
         }
         // The hook's panic, or the destructor's, is contained like any other (I9).
         let id = HandleId { token, set: self.id };
-        let _ = self.call(|| entry.closed(id, reason));
-        let _ = self.call(|| drop(entry));
+        let told = self.call(|| entry.closed(id, reason));
+        let dropped = self.call(|| drop(entry));
         if in_own_process {
             self.refuse_forked_child();
         }
@@ -292,7 +292,20 @@ impl Inner {
         if vacated.awaited {
             self.announce_removal();
         }
+        [same.is_err(), told.is_err(), dropped.is_err()].map(u32::from).iter().sum()
     }
+}
+
+/// What became of a handle whose slot was to be given back.
+#[derive(Default)]
+struct Given {
+    rearms: u32,
+    /// The next event, which is to be passed on.
+    again: Option<Flags>,
+    /// How often user code has panicked while the handle was taken out.
+    panicked: u32,
+    /// The kernel refused to change the registration, and the handle has been closed.
+    refused: Option<io::Error>,
 }
 
 /// What a handle set does for one of its handles.

@@ -67,7 +67,9 @@ pub struct ThreadMetrics {
     pub stale: u64,
     /// Events that found their handle taken, and were left to its owner.
     pub noted: u64,
-    /// Handlers that panicked.
+    /// Calls of user code on this thread that panicked: handlers and posted closures, and the hook or
+    /// destructor of a handler whose handle it took out while it dispatched. Not those that ran on the thread
+    /// of who [removed](crate::HandleSet::remove) the handle, nor those at the end of the pool.
     pub panics: u64,
     /// Times it came in, as the watchman, for a thread whose handler overran its budget.
     pub rescues: u64,

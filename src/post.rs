@@ -90,7 +90,7 @@ impl Inner {
         };
         let outcome = self.call(|| job(cx));
         self.refuse_forked_child();
-        Dispatched { handled: true, panicked: outcome.is_err(), ..Dispatched::default() }
+        Dispatched { handled: true, panicked: u32::from(outcome.is_err()), ..Dispatched::default() }
     }
 
     /// The pool has ended: what was not begun is dropped, and nothing is taken in any more.

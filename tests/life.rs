@@ -224,7 +224,7 @@ fn a_panicking_handler_costs_its_connection_only() {
     }
 }
 
-/// Panics in the hook, in the destructor, and in `as_fd` are contained too.
+/// Panics in the hook, in the destructor, and in `as_fd` are contained too, and counted.
 #[test]
 fn panics_outside_the_handler_are_contained() {
     struct Bomb {
@@ -257,7 +257,9 @@ fn panics_outside_the_handler_are_contained() {
     let (pool, _watchdog) = pool(Pool::builder().threads(2));
     let (good, mut good_peer) = Probe::pair(echo);
     pool.handles().register(good, Interest::READABLE).unwrap();
-    for when in ["closed", "drop", "as_fd"] {
+    // What `as_fd` returns is asked for after the call, and once more when the handle is taken out.
+    for (when, panics) in [("closed", 1), ("drop", 1), ("as_fd", 2)] {
+        let before = pool.metrics().total().panics;
         let (stream, mut peer) = util::stream_pair();
         let dropped = Counter::new();
         let bomb = Bomb { stream, when, armed: false, dropped: dropped.clone() };
@@ -266,6 +268,8 @@ fn panics_outside_the_handler_are_contained() {
         dropped.wait_for(1);
         ping(&mut good_peer);
         assert_eq!(dropped.get(), 1);
+        util::wait_until("all counted", || pool.metrics().total().panics - before >= panics);
+        assert_eq!(pool.metrics().total().panics - before, panics, "{when}");
     }
     util::wait_until("slots given back", || pool.handles().len() == 1);
 }
