@@ -3,12 +3,17 @@
 //! An epoll instance is shared between parent and child: a child that went on using a pool would
 //! change its parent's registrations, and wait for threads that it does not have.
 
+use std::process;
 use std::sync::Once;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Forks between the process's start and this process. Relaxed everywhere: the child that changes
 /// it has one thread, and whoever reads it later was started by that thread.
 static DEPTH: AtomicU32 = AtomicU32::new(0);
+
+/// The C library had no memory for the hook that changes `DEPTH`: a process is known by its number then.
+/// Relaxed everywhere: `INSTALL` orders it before the first value that is made.
+static WITHOUT_HOOK: AtomicBool = AtomicBool::new(false);
 
 /// The process an object was made in.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -24,14 +29,48 @@ impl Process {
             }
             // SAFETY: the hook touches one atomic, so it may run in the child of a threaded
             // process; it is a function of this program and stays as long as the program.
-            unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+            let refused = unsafe { libc::pthread_atfork(None, None, Some(in_child)) } != 0;
+            WITHOUT_HOOK.store(refused, Ordering::Relaxed);
         });
-        Process(DEPTH.load(Ordering::Relaxed))
+        Process(Process::name())
     }
 
     /// Whether this process is the one the value was made in, and not a forked child of it. Costs
-    /// one load. A child made by a raw `clone` that bypasses libc is not recognised.
+    /// two loads. A child made by a raw `clone` that bypasses libc is not recognised.
     pub fn is_current(self) -> bool {
-        self.0 == DEPTH.load(Ordering::Relaxed)
+        self.0 == Process::name()
+    }
+
+    /// What tells this process from its parent.
+    fn name() -> u32 {
+        if WITHOUT_HOOK.load(Ordering::Relaxed) {
+            return process::id();
+        }
+        DEPTH.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::*;
+
+    /// The only test that pretends, on a process of its own: others are to keep their names.
+    #[test]
+    fn without_the_hook_a_process_is_known_by_its_number() {
+        let ordinary = Process::current();
+        assert!(ordinary.is_current());
+        // SAFETY: the child makes two comparisons and one system call.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            WITHOUT_HOOK.store(true, Ordering::Relaxed);
+            let here = Process::current();
+            let known = here.is_current() && here.0 == process::id() && !ordinary.is_current();
+            // SAFETY: ends the child without running what is its parent's to run.
+            unsafe { libc::_exit(i32::from(!known)) }
+        }
+        let mut status = 0;
+        // SAFETY: the kernel writes the status, which outlives the call.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status}");
     }
 }
