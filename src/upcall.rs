@@ -105,9 +105,19 @@ mod tests {
                 panic!("from the payload's drop");
             }
         }
-        let outcome = contain(OnPanic::Close, || std::panic::panic_any(Bomb));
-        assert!(outcome.is_err());
-        assert!(!is_inside());
+        // On a thread of its own: one that is not contained ends here, and not the test.
+        let contained = std::thread::spawn(|| {
+            let outcome = contain(OnPanic::Close, || std::panic::panic_any(Bomb));
+            (outcome.is_err(), is_inside())
+        });
+        match contained.join() {
+            Ok(found) => assert_eq!(found, (true, false)),
+            Err(payload) => {
+                // It would panic once more when it is dropped.
+                std::mem::forget(payload);
+                panic!("it was not contained");
+            }
+        }
     }
 
     #[test]
