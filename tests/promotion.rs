@@ -6,14 +6,14 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use cabrank::sys::eventfd::EventFd;
 use cabrank::{
-    Builder, Context, Interest, Left, Next, Order, Pinning, Pool, Promotion, Ready, Role,
-    Scheduling, Turn, Watch, handler_fn,
+    Builder, Context, Deactivation, Interest, Left, Next, Order, Pinning, Pool, Promotion, Ready,
+    Role, Scheduling, Turn, Watch, handler_fn,
 };
 use util::{Counter, PATIENCE, Probe, echo, ping, pool, read_some, wait_until};
 
@@ -106,8 +106,11 @@ fn no_more_threads_wait_than_there_are_seats() {
             let mut peer = echoing(&pool);
             for _ in 0..50 {
                 ping(&mut peer);
-                assert!(how_many(&pool, Role::Leader) <= leaders);
             }
+            // One that has just got up may be shown beside the one that has taken its seat, but not for long.
+            wait_until("no more leaders than seats", || how_many(&pool, Role::Leader) == leaders);
+            thread::sleep(Duration::from_millis(5));
+            assert_eq!(how_many(&pool, Role::Leader), leaders, "at rest");
         }
     }
 }
@@ -128,39 +131,6 @@ fn with_all_threads_but_one_blocked_the_rest_is_served() {
         for blocker in &blockers {
             blocker.leave();
         }
-    }
-}
-
-/// What one wait has fetched is there for all: nothing waits behind a slow handler.
-#[test]
-fn leftover_events_do_not_wait_behind_a_blocked_handler() {
-    for promotion in [Promotion::Eager, Promotion::Adaptive] {
-        let builder = Pool::builder().threads(4).running(2).events_per_wait(64);
-        let (pool, _watchdog) = pool(builder.promotion(promotion));
-        let all = Arc::new(Barrier::new(2));
-        // Eight handlers become ready at once; the first to run blocks until the others are done.
-        let done = Counter::new();
-        let first = Arc::new(AtomicUsize::new(0));
-        let mut peers = Vec::new();
-        for _ in 0..8 {
-            let (done, first, all) = (done.clone(), Arc::clone(&first), Arc::clone(&all));
-            let (probe, peer) = Probe::pair(move |stream, _, _: &mut Context<'_>| {
-                let _ = read_some(stream);
-                if first.fetch_add(1, Ordering::SeqCst) == 0 {
-                    all.wait();
-                }
-                done.add(1);
-                Next::Rearm(Interest::READABLE)
-            });
-            pool.handles().register(probe, Interest::READABLE).unwrap();
-            peers.push(peer);
-        }
-        for peer in &mut peers {
-            peer.write_all(b"x").unwrap();
-        }
-        done.wait_for(7);
-        all.wait();
-        done.wait_for(8);
     }
 }
 
@@ -280,10 +250,15 @@ fn lifo_concentrates_the_work_and_fifo_spreads_it() {
 /// Followers are promoted by thread priority; those of low priority only when no other is left.
 #[test]
 fn the_follower_of_highest_priority_is_promoted() {
-    // Nice values above zero need no permission.
+    // Nice values above the present one need no permission.
+    let present = util::niceness();
+    if present > 15 {
+        println!("skipped: there are not enough nice values above {present}");
+        return;
+    }
+    let nice = move |index: usize| Scheduling::Nice(present + [4, 1, 2, 3][index]);
     let builder = Pool::builder().threads(4).papers().order(Order::Priority);
-    let (pool, _watchdog) =
-        pool(builder.scheduling_by(|index| Scheduling::Nice([10, 1, 5, 7][index])));
+    let (pool, _watchdog) = pool(builder.scheduling_by(nice));
     let mut blockers: Vec<Blocker> = (0..4).map(|_| Blocker::register(&pool)).collect();
     wait_until("one leads, three follow", || {
         how_many(&pool, Role::Leader) == 1 && how_many(&pool, Role::Follower) == 3
@@ -349,36 +324,89 @@ fn in_calm_times_nobody_is_woken_by_hand() {
     assert!(total.wakes < total.events / 10, "{}", pool.metrics());
 }
 
-/// ACE's Reactor_Fairness, by counts: one that is always ready does not keep the others waiting.
+/// ACE's Reactor_Fairness, by counts: one that is always ready does not keep the others waiting. It says
+/// itself when the other becomes ready, and so knows how often it is called before the other is.
 #[test]
 fn a_handle_that_is_always_ready_does_not_starve_the_others() {
-    for builder in [Pool::builder(), Pool::builder().papers()] {
-        let (pool, _watchdog) = pool(builder.threads(2));
-        let greedy = Counter::new();
-        let count = greedy.clone();
-        // Never read: ready for ever.
-        let eventfd = EventFd::new().unwrap();
-        eventfd.notify().unwrap();
-        let always = handler_fn(eventfd, move |_, _: Ready, _: &mut Context<'_>| {
-            count.add(1);
-            Next::Rearm(Interest::READABLE)
-        });
-        pool.handles().register(always, Interest::READABLE).unwrap();
-        let mut peer = echoing(&pool);
-        let mut longest = 0;
-        for _ in 0..200 {
-            let before = greedy.get();
-            ping(&mut peer);
-            longest = longest.max(greedy.get() - before);
+    for deactivation in [Deactivation::OneShot, Deactivation::Edge] {
+        for builder in [Pool::builder(), Pool::builder().papers()] {
+            let (pool, _watchdog) = pool(builder.threads(1).deactivation(deactivation));
+            let (bell, rings) = (Arc::new(EventFd::new().unwrap()), Counter::new());
+            let (longest, since) = (Counter::new(), Counter::new());
+            // Never read: ready for ever.
+            let eventfd = EventFd::new().unwrap();
+            eventfd.notify().unwrap();
+            let (ring, count) = (Arc::clone(&bell), since.clone());
+            let always = handler_fn(eventfd, move |_, _: Ready, _: &mut Context<'_>| {
+                if count.add(1) % 5 == 1 {
+                    ring.notify().unwrap();
+                }
+                Next::Rearm(Interest::READABLE)
+            });
+            pool.handles().register(always, Interest::READABLE).unwrap();
+            let (rung, most) = (rings.clone(), longest.clone());
+            let other = handler_fn(bell, move |bell, _: Ready, _: &mut Context<'_>| {
+                bell.read().unwrap();
+                // Rung by the first of five.
+                let after = (since.get() - 1) % 5;
+                most.add(after.saturating_sub(most.get()));
+                rung.add(1);
+                Next::Rearm(Interest::READABLE)
+            });
+            pool.handles().register(other, Interest::READABLE).unwrap();
+            rings.wait_for(200);
+            assert!(longest.get() <= 1, "{} calls before the other's", longest.get());
         }
-        // How long a ping takes is the scheduler's; that it comes back at all while the other runs on
-        // and on is ours.
-        greedy.wait_for(100);
-        println!("at most {longest} calls of the greedy handler during one ping");
     }
 }
 
+/// The longest run of one number between two of another.
+fn longest_run(sequence: &[usize], numbers: usize) -> usize {
+    let mut longest = 0;
+    // How often each has been seen since the other was.
+    let mut runs = vec![vec![0; numbers]; numbers];
+    for &number in sequence {
+        for (other, runs) in runs.iter_mut().enumerate() {
+            runs[number] += 1;
+            if other != number {
+                longest = longest.max(runs[number]);
+            }
+        }
+        runs[number].fill(0);
+    }
+    longest
+}
+
 /// The same among equals that are always ready: the kernel's list and ours go round.
+#[test]
+fn handles_that_are_all_always_ready_take_turns() {
+    const HANDLES: usize = 8;
+    for deactivation in [Deactivation::OneShot, Deactivation::Edge] {
+        for builder in
+            [Pool::builder(), Pool::builder().papers(), Pool::builder().events_per_wait(3)]
+        {
+            let (pool, _watchdog) = pool(builder.threads(1).deactivation(deactivation));
+            let sequence = Arc::new(Mutex::new(Vec::new()));
+            for number in 0..HANDLES {
+                let eventfd = EventFd::new().unwrap();
+                eventfd.notify().unwrap();
+                let calls = Arc::clone(&sequence);
+                let always = handler_fn(eventfd, move |_, _: Ready, _: &mut Context<'_>| {
+                    calls.lock().unwrap().push(number);
+                    Next::Rearm(Interest::READABLE)
+                });
+                pool.handles().register(always, Interest::READABLE).unwrap();
+            }
+            // Those that came first were alone at first.
+            let alone = sequence.lock().unwrap().len();
+            wait_until("many calls", || sequence.lock().unwrap().len() > alone + 4_000);
+            pool.finish();
+            let longest = longest_run(&sequence.lock().unwrap()[alone + HANDLES..], HANDLES);
+            assert!(longest <= 2, "{longest} calls of one between two of another");
+        }
+    }
+}
+
 #[test]
 fn handles_that_are_all_always_ready_get_equal_shares() {
     for builder in [Pool::builder(), Pool::builder().papers(), Pool::builder().events_per_wait(3)] {
@@ -519,7 +547,7 @@ fn a_spinning_pool_serves_and_stops() {
     }
 }
 
-/// A wake-up is not an event, is never lost and coalesces.
+/// A wake-up is not an event, and is never lost.
 #[test]
 fn a_waker_gets_a_thread_out_of_its_wait() {
     let (pool, _watchdog) = pool(Pool::builder().threads(1));
@@ -530,10 +558,4 @@ fn a_waker_gets_a_thread_out_of_its_wait() {
         wait_until("a wait that ends", || pool.metrics().total().waits > before);
     }
     assert_eq!(pool.metrics().total().events, 0);
-    let before = pool.metrics().total().waits;
-    for _ in 0..10_000 {
-        waker.wake();
-    }
-    wait_until("a wait that ends", || pool.metrics().total().waits > before);
-    assert!(pool.metrics().total().waits - before <= 10_000);
 }
