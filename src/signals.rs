@@ -222,31 +222,54 @@ impl AsFd for Herald {
 fn check_threads(signals: &[i32]) -> Result<()> {
     let mut patience = LAST_BREATHS;
     loop {
-        let Some((signal, thread, name)) = open_to(signals) else { return Ok(()) };
-        // A thread that has been joined can be seen for a moment longer.
-        if patience == 0 {
-            return Err(Error::SignalsTooLate { signal, thread, name });
+        // A thread that has been joined can be seen for a moment longer, and one that starts another blocks
+        // everything for a moment.
+        match open_to(signals) {
+            Masks::Blocked => return Ok(()),
+            Masks::Unclear if patience == 0 => return Ok(()),
+            Masks::Open { signal, thread, name } if patience == 0 => {
+                return Err(Error::SignalsTooLate { signal, thread, name });
+            }
+            _ => {}
         }
         patience -= 1;
         std::thread::sleep(LAST_BREATH);
     }
 }
 
-/// A signal and a thread that does not block it, if there is one.
-fn open_to(signals: &[i32]) -> Option<(i32, i32, String)> {
-    let tasks = fs::read_dir("/proc/self/task").ok()?;
-    tasks.flatten().find_map(|task| {
+/// Whether the threads of this process block some signals.
+enum Masks {
+    Blocked,
+    /// Some thread blocks every signal there is, perhaps just for now.
+    Unclear,
+    /// This one does not block this one.
+    Open {
+        signal: i32,
+        thread: i32,
+        name: String,
+    },
+}
+
+fn open_to(signals: &[i32]) -> Masks {
+    let Ok(tasks) = fs::read_dir("/proc/self/task") else { return Masks::Blocked };
+    let mut is_clear = true;
+    let open = tasks.flatten().find_map(|task| {
         // Gone since it was listed.
         let status = fs::read_to_string(task.path().join("status")).ok()?;
         let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
         let blocked = u64::from_str_radix(field("SigBlk:")?, 16).ok()?;
         let is_dying = field("State:")?.starts_with(['Z', 'X']);
+        is_clear &= blocked & EVERYTHING != EVERYTHING;
         let is_open = |signal: &&i32| blocked & 1 << (**signal - 1) == 0;
         let signal = *signals.iter().find(is_open).filter(|_| !is_dying)?;
         let thread = task.file_name().to_str()?.parse().ok()?;
-        Some((signal, thread, field("Name:")?.to_string()))
-    })
+        Some(Masks::Open { signal, thread, name: field("Name:")?.to_string() })
+    });
+    open.unwrap_or(if is_clear { Masks::Blocked } else { Masks::Unclear })
 }
+
+/// The standard signals, as bits from 0, without the two that cannot be blocked.
+const EVERYTHING: u64 = 0x7fff_ffff & !(1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1));
 
 /// Others want their turn too, should real-time signals come in thousands.
 const SIGNALS_PER_TURN: usize = 16;

@@ -156,6 +156,10 @@ where
     ///
     /// # Errors
     /// As [`HandleSet::register`], with the connection.
+    #[expect(
+        clippy::result_large_err,
+        reason = "as from `HandleSet::register`: what was refused comes back"
+    )]
     pub fn register(self, handles: &HandleSet) -> Result<HandleId, Rejected<Connection<S, F, P>>>
     where
         S: 'static,
