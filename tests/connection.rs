@@ -353,7 +353,7 @@ fn a_peer_that_does_not_read_gets_no_more_and_loses_nothing() {
             }
         }
         let most = most.get() as usize;
-        assert!(most >= HIGH && most < HIGH + 100, "{most} bytes in the queue");
+        assert!((HIGH..HIGH + 100).contains(&most), "{most} bytes in the queue");
         there.set_nonblocking(false).unwrap();
         there.shutdown(Shutdown::Write).unwrap();
         // It reads at last, and everything is there, but for the line that was cut off.
