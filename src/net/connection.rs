@@ -156,10 +156,7 @@ where
     ///
     /// # Errors
     /// As [`HandleSet::register`], with the connection.
-    #[expect(
-        clippy::result_large_err,
-        reason = "as from `HandleSet::register`: what was refused comes back"
-    )]
+    #[expect(clippy::result_large_err, reason = "it is given back as it came, not copied to a box")]
     pub fn register(self, handles: &HandleSet) -> Result<HandleId, Rejected<Connection<S, F, P>>>
     where
         S: 'static,
