@@ -549,6 +549,32 @@ fn a_peer_that_does_not_take_the_last_words_is_not_waited_for_for_ever() {
 }
 
 #[test]
+fn the_time_to_close_begins_with_closing() {
+    /// Closes when it is called.
+    struct Called(mpsc::Sender<End>);
+    impl Protocol for Called {
+        fn frame(&mut self, _frame: &[u8], _link: &mut Link<'_>) {}
+        fn notified(&mut self, link: &mut Link<'_>) {
+            link.close();
+        }
+        fn ended(&mut self, _id: HandleId, end: End) {
+            self.0.send(end).unwrap();
+        }
+    }
+    let (pool, _watchdog) = pool(Pool::builder().threads(2));
+    let (here, _there) = util::stream_pair();
+    let (told, end) = mpsc::channel();
+    let options = ConnectionOptions::new().linger(SOON);
+    let connection = Connection::with_options(here, Lines::new(10), Called(told), options);
+    let id = register(&pool, connection, BOTH[0]);
+    thread::sleep(2 * SOON);
+    let start = Instant::now();
+    pool.handles().notify(id).unwrap();
+    assert!(matches!(end.recv_timeout(PATIENCE).unwrap(), End::Closed));
+    assert!(start.elapsed() >= SOON);
+}
+
+#[test]
 fn a_reset_ends_it_once() {
     for deactivation in BOTH {
         let (pool, _watchdog) = pool(Pool::builder().threads(2));
@@ -658,7 +684,7 @@ fn silence_ends_it_and_never_early() {
 }
 
 #[test]
-fn what_came_in_time_counts_even_if_it_is_looked_at_late() {
+fn what_is_there_when_the_time_is_looked_at_counts() {
     for deactivation in BOTH {
         let (pool, _watchdog) = pool(Pool::builder().threads(1));
         let (protocol, _told) = talk(echo_line);
@@ -667,7 +693,7 @@ fn what_came_in_time_counts_even_if_it_is_looked_at_late() {
         let connection = Connection::with_options(here, Lines::new(10), protocol, options);
         register(&pool, connection, deactivation);
         there.write_all(b"ha").unwrap();
-        // The only thread is busy while the rest comes, and until both times are over.
+        // The only thread is busy until both times are over, and the rest has come.
         let (enter, entered) = mpsc::channel();
         let (leave, left) = mpsc::channel::<()>();
         let busy = move |_cx: &mut cabrank::Context<'_>| {
@@ -676,8 +702,8 @@ fn what_came_in_time_counts_even_if_it_is_looked_at_late() {
         };
         pool.post(busy).unwrap();
         entered.recv().unwrap();
-        there.write_all(b"lf\n").unwrap();
         thread::sleep(2 * SOON);
+        there.write_all(b"lf\n").unwrap();
         leave.send(()).unwrap();
         let mut answer = [0; 5];
         there.read_exact(&mut answer).unwrap();

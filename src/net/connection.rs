@@ -412,16 +412,14 @@ where
     }
 
     fn verdict(&self) -> Next {
-        let reads = self.state.wants_input();
-        let interest = match (reads, !self.output.is_empty()) {
+        let interest = match (self.state.wants_input(), !self.output.is_empty()) {
             (true, true) => READ_AND_WRITE,
             (true, false) => Interest::READABLE,
             (false, true) => Interest::WRITABLE,
             (false, false) => return Next::Suspend,
         };
-        let drained = !(reads && self.state.readable
-            || self.state.writable && interest != Interest::READABLE);
-        if drained { Next::Drained(interest) } else { Next::Rearm(interest) }
+        // It is: an exchange goes on until reading and writing say so, or has us called again.
+        Next::Drained(interest)
     }
 }
 
