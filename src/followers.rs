@@ -31,6 +31,16 @@ pub(crate) struct Followers {
     waiting: VecDeque<Arc<Worker>>,
     anonymous: usize,
     lot: Arc<Lot>,
+    #[cfg(all(test, shuttle))]
+    on_their_way: OnTheirWay,
+}
+
+/// For models: how many have been chosen and are not up yet, and how many those were at most (I11).
+#[cfg(all(test, shuttle))]
+#[derive(Debug, Default)]
+struct OnTheirWay {
+    now: usize,
+    most: usize,
 }
 
 /// A follower that has been chosen and must be woken, after the rank's lock has been released.
@@ -48,7 +58,14 @@ pub(crate) enum Bed {
 
 impl Followers {
     pub(crate) fn new(order: Order) -> Followers {
-        Followers { order, waiting: VecDeque::new(), anonymous: 0, lot: Arc::new(Lot::new()) }
+        Followers {
+            order,
+            waiting: VecDeque::new(),
+            anonymous: 0,
+            lot: Arc::new(Lot::new()),
+            #[cfg(all(test, shuttle))]
+            on_their_way: OnTheirWay::default(),
+        }
     }
 
     /// Makes room for one thread more, so that queueing never allocates.
@@ -76,6 +93,33 @@ impl Followers {
 
     /// Chooses the next to be woken, and takes it off.
     pub(crate) fn pop(&mut self) -> Option<Chosen> {
+        let chosen = self.choose()?;
+        #[cfg(all(test, shuttle))]
+        {
+            self.on_their_way.now += 1;
+            self.on_their_way.most = self.on_their_way.most.max(self.on_their_way.now);
+        }
+        Some(chosen)
+    }
+
+    /// A thread has got up; `token` says whether it was woken by one. Returns whether it had been
+    /// chosen. One that had not is taken off: its time is over, or it woke for no reason.
+    pub(crate) fn got_up(&mut self, worker: &Arc<Worker>, token: bool) -> bool {
+        let was_chosen = self.take_off(worker, token);
+        #[cfg(all(test, shuttle))]
+        {
+            self.on_their_way.now -= usize::from(was_chosen);
+        }
+        was_chosen
+    }
+
+    /// How many were on their way at once, at most.
+    #[cfg(all(test, shuttle))]
+    pub(crate) fn most_on_their_way(&self) -> usize {
+        self.on_their_way.most
+    }
+
+    fn choose(&mut self) -> Option<Chosen> {
         let worker = match self.order {
             Order::Lifo => self.waiting.pop_back(),
             Order::Fifo => self.waiting.pop_front(),
@@ -95,9 +139,7 @@ impl Followers {
         worker.map(Chosen::Worker)
     }
 
-    /// A thread has got up; `token` says whether it was woken by one. Returns whether it had been
-    /// chosen. One that had not is taken off: its time is over, or it woke for no reason.
-    pub(crate) fn got_up(&mut self, worker: &Arc<Worker>, token: bool) -> bool {
+    fn take_off(&mut self, worker: &Arc<Worker>, token: bool) -> bool {
         if self.order == Order::Unordered {
             // Tokens and sleepers are anonymous: one that comes too late for us is another's.
             if token || self.lot.take() {

@@ -35,6 +35,8 @@ fn check_timed_members(policy: fn(Order) -> Policy) {
                 poster.join().unwrap();
             }
             crew.demux().await_all_handled();
+            let most = crew.shared.rank.lock().followers.most_on_their_way();
+            assert!(most <= 1, "I11: {most} followers on their way at once");
             let left = crew.finish();
             assert!(left[timed..].iter().all(|left| matches!(left, Left::Shutdown)));
         });
@@ -118,6 +120,8 @@ fn check_members_that_drop_their_role(policy: fn(Order) -> Policy) {
             }
             spawn_poster(&crew, 2 + any(5)).join().unwrap();
             crew.demux().await_all_handled();
+            let most = crew.shared.rank.lock().followers.most_on_their_way();
+            assert!(most <= 1, "I11: {most} followers on their way at once");
             crew.finish();
             for stroller in strollers {
                 stroller.join().unwrap();

@@ -104,6 +104,8 @@ fn check_every_event_is_handled_once(policy: fn(Order) -> Policy) {
                 helper.join().unwrap();
             }
             crew.demux().await_all_handled();
+            let most = crew.shared.rank.lock().followers.most_on_their_way();
+            assert!(most <= 1, "I11: {most} followers on their way at once");
             for left in crew.finish() {
                 assert!(matches!(left, Left::Shutdown));
             }
@@ -169,6 +171,8 @@ fn check_blocked_handlers_close_no_eyes(policy: fn(Order) -> Policy) {
                 crew.demux().post(0);
             }
             crew.demux().await_all_handled();
+            let most = crew.shared.rank.lock().followers.most_on_their_way();
+            assert!(most <= 1, "I11: {most} followers on their way at once");
             crew.finish();
         });
     }
