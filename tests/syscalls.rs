@@ -177,3 +177,36 @@ fn name(thread: Pid) -> &'static str {
         _ => "other",
     }
 }
+
+/// The same from what the pool itself counts, without a tracer that slows it down.
+#[test]
+fn a_request_costs_the_counted_steps() {
+    for edge in [false, true] {
+        let rearms = if edge { 0 } else { 1 };
+        for (builder, wakes) in [
+            (Pool::builder().threads(1), 0),
+            (Pool::builder().threads(4), 1),
+            (Pool::builder().threads(4).papers(), 1),
+        ] {
+            let deactivation = if edge { Deactivation::Edge } else { Deactivation::OneShot };
+            let (pool, _watchdog) = util::pool(builder.deactivation(deactivation));
+            let (probe, mut peer) = util::Probe::pair(|stream, _, _: &mut Context<'_>| {
+                let bytes = util::read_some(stream).unwrap_or_default();
+                stream.write_all(&bytes).unwrap();
+                // What was read was short of the buffer: there is no more.
+                Next::Drained(Interest::READABLE)
+            });
+            pool.handles().register(probe, Interest::READABLE).unwrap();
+            for _ in 0..REQUESTS {
+                util::ping(&mut peer);
+            }
+            let total = pool.finish().metrics.total();
+            let requests = u64::from(REQUESTS);
+            // A request that comes before the slot is given back is noted, and makes its owner poll.
+            assert!((requests..=requests + total.noted).contains(&total.events), "{total:?}");
+            assert!(total.rearms <= rearms * requests + total.noted, "{total:?}");
+            assert!(total.waits <= requests + total.noted + 8, "{total:?}");
+            assert!(total.wakes <= wakes * (requests + total.noted), "{total:?}");
+        }
+    }
+}
