@@ -3,7 +3,6 @@
 //!
 //! | ACE | here |
 //! |---|---|
-//! | Thread_Pool_Reactor_Resume_Test | `handles`: resuming_while_the_handler_runs_counts |
 //! | Bug_3974 | `bad_timing`: joining_after_shutdown_is_refused_at_once |
 //! | Reactor_Fairness_Test | `promotion`: handles_that_are_all_always_ready_get_equal_shares |
 //! | Reactor_Exceptions_Test | `life`: a_panicking_handler_costs_its_connection_only |
@@ -24,8 +23,8 @@ use std::time::Duration;
 
 use cabrank::sys::eventfd::EventFd;
 use cabrank::{
-    Context, Error, HandleId, Handler, Interest, Left, Next, Pool, Ready, Reason, Registration,
-    handler_fn,
+    Context, Error, Follower, HandleId, Handler, Interest, Left, Next, Pool, Ready, Reason,
+    Registration, Removal, Turn, Watch, handler_fn,
 };
 use util::{Counter, Exclusive, PATIENCE, Probe, echo, ping, pool, read_some, stream_pair};
 
@@ -114,6 +113,106 @@ fn many_clients_with_several_connections_are_all_served() {
     closed.wait_for(80);
     util::wait_until("only the listener to be left", || pool.handles().len() == 1);
     assert_eq!(pool.metrics().total().panics, 0);
+}
+
+/// Thread_Pool_Reactor_Resume_Test: a handler that resumes its own handle in its call loses nothing, and is
+/// not called again before it has returned. One that does not stays silent.
+#[test]
+fn a_handler_may_resume_its_own_handle() {
+    const BYTES: u64 = 300;
+    let (pool, _watchdog) = pool(Pool::builder().threads(5).running(5));
+    let (alone, bytes, calls) = (Exclusive::default(), Counter::new(), Counter::new());
+    let (count, count_calls) = (bytes.clone(), calls.clone());
+    let (probe, mut peer) = Probe::pair(move |stream, _, cx: &mut Context<'_>| {
+        alone.run(|| {
+            count_calls.add(1);
+            cx.handles().resume(cx.id()).unwrap();
+            // It is ready all the while: more has come, or the end has.
+            thread::sleep(Duration::from_micros(100));
+            let all = count.add(stream.read(&mut [0]).map_or(0, |n| n as u64));
+            if all == BYTES {
+                cx.handles().suspend(cx.id()).unwrap();
+            }
+        });
+        Next::Suspend
+    });
+    pool.handles().register(probe, Interest::READABLE).unwrap();
+    for _ in 0..BYTES / 10 {
+        peer.write_all(&[1; 10]).unwrap();
+    }
+    bytes.wait_for(BYTES);
+    peer.write_all(b"x").unwrap();
+    thread::sleep(Duration::from_millis(10));
+    let all = pool.finish().metrics.total();
+    assert_eq!((bytes.get(), all.panics), (BYTES, 0));
+    assert!(calls.get() >= BYTES, "one byte to a call");
+}
+
+/// TP_Reactor_Test, in turns: one end sends all it has, then the other.
+#[test]
+fn half_duplex_transfers_are_complete() {
+    const BYTES: usize = 500_000;
+    const TURNS: u32 = 4;
+    struct Half {
+        stream: UnixStream,
+        to_send: usize,
+        to_receive: usize,
+        /// How often it is still to send and receive.
+        turns: (u32, u32),
+        done: mpsc::Sender<()>,
+    }
+    impl Handler for Half {
+        fn ready(&mut self, ready: Ready, _cx: &mut Context<'_>) -> Next {
+            assert_ne!((self.to_send > 0), (self.to_receive > 0), "one direction at a time");
+            if self.to_send > 0 && ready.is_writable() {
+                let chunk = [7; 8192];
+                match self.stream.write(&chunk[..self.to_send.min(8192)]) {
+                    Ok(n) => self.to_send -= n,
+                    Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
+                }
+                if self.to_send == 0 {
+                    self.to_receive = BYTES;
+                    self.turns.0 -= 1;
+                }
+            } else if self.to_receive > 0 && ready.is_readable() {
+                let read = read_some(&mut self.stream).expect("the other end stays");
+                // More would be of a turn that is ours.
+                self.to_receive =
+                    self.to_receive.checked_sub(read.len()).expect("no more than sent");
+                if self.to_receive == 0 {
+                    self.to_send = BYTES;
+                    self.turns.1 -= 1;
+                }
+            }
+            if self.turns == (0, 0) {
+                self.done.send(()).unwrap();
+                return Next::Suspend;
+            }
+            Next::Rearm(if self.to_send > 0 { Interest::WRITABLE } else { Interest::READABLE })
+        }
+    }
+    impl AsFd for Half {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            self.stream.as_fd()
+        }
+    }
+    for deactivation in [cabrank::Deactivation::OneShot, cabrank::Deactivation::Edge] {
+        let (pool, _watchdog) = pool(Pool::builder().threads(4).deactivation(deactivation));
+        let (one, other) = stream_pair();
+        other.set_nonblocking(true).unwrap();
+        let (done, ends) = mpsc::channel();
+        for (stream, begins) in [(one, true), (other, false)] {
+            let (to_send, to_receive) = if begins { (BYTES, 0) } else { (0, BYTES) };
+            let half =
+                Half { stream, to_send, to_receive, turns: (TURNS, TURNS), done: done.clone() };
+            let interest = if begins { Interest::WRITABLE } else { Interest::READABLE };
+            pool.handles().register(half, interest).unwrap();
+        }
+        for _ in 0..2 {
+            ends.recv_timeout(PATIENCE).expect("an end of the transfer");
+        }
+        assert_eq!(pool.finish().metrics.total().panics, 0);
+    }
 }
 
 /// TP_Reactor_Test: input and output by events on both ends, in one pool; what is sent is received.
@@ -313,26 +412,88 @@ fn signals_neither_end_nor_extend_a_wait() {
     });
 }
 
-/// Bug 2740: clients that close and reopen all the time; numbers are reused, nobody stalls.
+/// Bug 2740: clients that close and reopen all the time, with a timer set and cancelled for each exchange;
+/// numbers are reused, nobody stalls, and no handler is called without data.
 #[test]
 fn clients_that_reconnect_all_the_time_are_served() {
+    struct Timed {
+        stream: TcpStream,
+        timer: Option<HandleId>,
+        tally: Tally,
+    }
+    #[derive(Clone, Default)]
+    struct Tally {
+        exchanges: Counter,
+        without_data: Counter,
+        fired: Counter,
+        closed: Counter,
+    }
+    impl Handler for Timed {
+        fn ready(&mut self, _ready: Ready, cx: &mut Context<'_>) -> Next {
+            if let Some(timer) = self.timer.take() {
+                cx.handles().remove(timer).unwrap();
+            }
+            let mut byte = [0];
+            match self.stream.read(&mut byte) {
+                Ok(1) => {}
+                Ok(_) => return Next::Close,
+                Err(_) => {
+                    self.tally.without_data.add(1);
+                    return Next::Rearm(Interest::READABLE);
+                }
+            }
+            let fired = self.tally.fired.clone();
+            let fire = move |_: &mut Context<'_>| _ = fired.add(1);
+            self.timer = Some(cx.handles().after(Duration::from_secs(3_600), fire).unwrap());
+            self.tally.exchanges.add(1);
+            self.stream.write_all(&byte).unwrap();
+            Next::Rearm(Interest::READABLE)
+        }
+
+        fn closed(&mut self, _id: HandleId, _reason: Reason) {
+            self.tally.closed.add(1);
+        }
+    }
+    impl AsFd for Timed {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            self.stream.as_fd()
+        }
+    }
     let (pool, _watchdog) = pool(Pool::builder().threads(4));
-    let closed = Counter::new();
-    let address = echo_server(&pool, &closed);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap();
+    let tally = Tally::default();
+    let common = tally.clone();
+    let acceptor = handler_fn(listener, move |listener: &mut TcpListener, _, cx| {
+        while let Ok((stream, _)) = listener.accept() {
+            stream.set_nonblocking(true).unwrap();
+            let timed = Timed { stream, timer: None, tally: common.clone() };
+            cx.handles().register(timed, Interest::READABLE).unwrap();
+        }
+        Next::Rearm(Interest::READABLE)
+    });
+    pool.handles().register(acceptor, Interest::READABLE).unwrap();
     thread::scope(|scope| {
         for number in 0..10_u8 {
             scope.spawn(move || {
                 for _ in 0..100 {
                     let mut stream = client(address);
-                    stream.write_all(&[number]).unwrap();
-                    let mut answer = [0];
-                    stream.read_exact(&mut answer).unwrap();
-                    assert_eq!(answer, [number]);
+                    for exchange in 0..3 {
+                        stream.write_all(&[number + exchange]).unwrap();
+                        let mut answer = [0];
+                        stream.read_exact(&mut answer).unwrap();
+                        assert_eq!(answer, [number + exchange]);
+                    }
                 }
             });
         }
     });
-    closed.wait_for(1_000);
+    tally.closed.wait_for(1_000);
+    util::wait_until("timers and connections to be gone", || pool.handles().len() == 1);
+    assert_eq!(tally.exchanges.get(), 3_000);
+    assert_eq!(tally.without_data.get(), 0, "called without data");
+    assert_eq!(tally.fired.get(), 0, "fired though it was cancelled");
 }
 
 /// Bugs 1890 and 2540: handles that are always ready are removed; what is left gets its events, and
@@ -362,19 +523,97 @@ fn removing_handles_that_are_always_ready_leaves_the_others_served() {
     assert!(pool.metrics().total().waits <= waits + 2, "somebody spins");
 }
 
+/// The same from the inside: each that is ready removes another, and a timer's callback runs a loop of its
+/// own, in which it removes the rest.
+#[test]
+fn a_nested_loop_removes_handles_that_are_always_ready() {
+    const HANDLES: usize = 12;
+    let (pool, _watchdog) = pool(Pool::builder().threads(0).joiners(2).running(2));
+    let pool = Arc::new(pool);
+    let (probe, mut peer) = Probe::pair(echo);
+    pool.handles().register(probe, Interest::READABLE).unwrap();
+    let ids: Arc<Mutex<Vec<HandleId>>> = Arc::default();
+    let nested = (Arc::downgrade(&pool), Arc::clone(&ids));
+    let turns = Counter::new();
+    let count = turns.clone();
+    let run_nested = move |cx: &mut Context<'_>| {
+        let pool = nested.0.upgrade().unwrap();
+        let mut follower = pool.enlist().unwrap();
+        loop {
+            let Some(id) = nested.1.lock().unwrap().pop() else { return };
+            assert_eq!(cx.handles().remove(id).unwrap(), Removal::Done, "nobody else runs");
+            if nested.1.lock().unwrap().is_empty() {
+                return;
+            }
+            follower = one_turn(follower);
+            count.add(1);
+        }
+    };
+    pool.handles().after(Duration::ZERO, run_nested).unwrap();
+    for _ in 0..HANDLES {
+        let eventfd = EventFd::new().unwrap();
+        eventfd.notify().unwrap();
+        let (others, nested_turns) = (Arc::clone(&ids), turns.clone());
+        let always = handler_fn(eventfd, move |_, _: Ready, cx: &mut Context<'_>| {
+            let mut others = others.lock().unwrap();
+            let other = others.iter().position(|id| *id != cx.id());
+            if let Some(at) = other.filter(|_| nested_turns.get() > 0) {
+                let id = others.remove(at);
+                drop(others);
+                let removal = cx.handles().remove(id).unwrap();
+                assert_eq!(removal, Removal::Done, "nobody else runs");
+            }
+            Next::Rearm(Interest::READABLE)
+        });
+        let id = pool.handles().register(always, Interest::READABLE).unwrap();
+        ids.lock().unwrap().push(id);
+    }
+    let mut follower = pool.enlist().unwrap();
+    while !ids.lock().unwrap().is_empty() {
+        follower = one_turn(follower);
+    }
+    drop(follower);
+    assert!(turns.get() > 1, "the nested loop went round");
+    // What is left gets its events, and nobody spins.
+    peer.write_all(b"p").unwrap();
+    let before = pool.metrics().total();
+    assert!(matches!(pool.join_timeout(Duration::from_millis(20)).unwrap(), Left::TimedOut));
+    peer.read_exact(&mut [0]).unwrap();
+    let after = pool.metrics().total() - &before;
+    assert_eq!((after.events, after.panics), (1, 0), "{}", pool.metrics());
+    assert!(after.waits <= 4, "somebody spins: {}", pool.metrics());
+    assert_eq!(pool.handles().len(), 1, "the echo");
+}
+
+/// Leads, waits, promotes and processes, or processes what is left over.
+fn one_turn(follower: Follower<'_>) -> Follower<'_> {
+    match follower.follow() {
+        Turn::Lead(leader) => match leader.wait() {
+            Watch::Detected(detected) => match detected.promote() {
+                Ok(processing) => processing.process(),
+                Err(follower) => follower,
+            },
+            Watch::Nothing(follower) => follower,
+        },
+        Turn::Process(processing) => processing.process(),
+        Turn::Leave(why) => panic!("{why}"),
+    }
+}
+
 /// MT_NonBlocking_Connect_Test: connects are started by many threads and completed by any, each once.
 #[test]
 fn every_nonblocking_connect_completes_or_fails_once() {
     use socket2::{Domain, Socket, Type};
     struct Connecting {
         socket: Socket,
-        outcome: mpsc::Sender<bool>,
+        number: u32,
+        outcome: mpsc::Sender<(u32, bool)>,
     }
     impl Handler for Connecting {
         fn ready(&mut self, ready: Ready, _cx: &mut Context<'_>) -> Next {
             assert!(ready.is_writable());
             let connected = self.socket.take_error().unwrap().is_none();
-            self.outcome.send(connected).unwrap();
+            self.outcome.send((self.number, connected)).unwrap();
             Next::Close
         }
     }
@@ -390,10 +629,10 @@ fn every_nonblocking_connect_completes_or_fails_once() {
     let bad = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (outcome, outcomes) = mpsc::channel();
     thread::scope(|scope| {
-        for _ in 0..4 {
+        for thread in 0..4 {
             let (pool, outcome) = (&pool, outcome.clone());
             scope.spawn(move || {
-                for number in 0..20 {
+                for number in 20 * thread..20 * (thread + 1) {
                     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
                     socket.set_nonblocking(true).unwrap();
                     let address = if number % 2 == 0 { good } else { bad };
@@ -403,20 +642,23 @@ fn every_nonblocking_connect_completes_or_fails_once() {
                         Ok(()) => false,
                     };
                     if refused {
-                        outcome.send(false).unwrap();
+                        outcome.send((number, false)).unwrap();
                         continue;
                     }
-                    let connecting = Connecting { socket, outcome: outcome.clone() };
+                    let connecting = Connecting { socket, number, outcome: outcome.clone() };
                     pool.handles().register(connecting, Interest::WRITABLE).unwrap();
                 }
             });
         }
     });
     drop(outcome);
-    let outcomes: Vec<bool> =
+    let mut told: Vec<(u32, bool)> =
         (0..80).map(|_| outcomes.recv_timeout(PATIENCE).expect("an outcome")).collect();
-    assert_eq!(outcomes.iter().filter(|connected| **connected).count(), 40);
+    told.sort_unstable();
+    assert!(told.iter().map(|(number, _)| *number).eq(0..80), "each once: {told:?}");
+    assert!(told.iter().all(|(number, connected)| *connected == (number % 2 == 0)), "{told:?}");
     util::wait_until("all closed", || pool.handles().is_empty());
+    assert!(outcomes.try_recv().is_err(), "a second outcome");
 }
 
 /// Reactor_Registration_Test: register, change, narrow; the right callbacks only.
