@@ -136,50 +136,6 @@ const HELD: usize = 2;
 /// One connection.
 const ONE: usize = 4;
 
-#[cfg(all(test, not(loom), not(shuttle)))]
-mod tests {
-    use super::*;
-    use std::sync::atomic::AtomicBool;
-    use std::thread;
-
-    /// Meets another thread as closely as can be.
-    fn meet(turn: &AtomicUsize, round: usize) {
-        turn.fetch_add(1, Ordering::AcqRel);
-        let mut spins = 0;
-        while turn.load(Ordering::Acquire) < 2 * round {
-            spins += 1;
-            // The other may need this very CPU.
-            if spins % 200 == 0 { thread::yield_now() } else { std::hint::spin_loop() }
-        }
-    }
-
-    #[test]
-    fn who_asks_in_vain_is_told_by_who_leaves() {
-        const ROUNDS: usize = 100_000;
-        let places = Places::new(1);
-        let (turn, told) = (AtomicUsize::new(0), AtomicBool::new(false));
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                for round in 1..=ROUNDS {
-                    meet(&turn, 2 * round - 1);
-                    told.store(places.leave(), Ordering::Relaxed);
-                    meet(&turn, 2 * round);
-                }
-            });
-            assert!(places.take());
-            for round in 1..=ROUNDS {
-                meet(&turn, 2 * round - 1);
-                let got = places.take();
-                meet(&turn, 2 * round);
-                assert!(got || told.load(Ordering::Relaxed), "nobody was told in round {round}");
-                // The place is ours for the next round, whichever way.
-                assert!(got || places.take());
-            }
-        });
-        assert_eq!(places.taken(), 1);
-    }
-}
-
 /// Every interleaving of two that leave with one that asks: see docs/contributing.md.
 #[cfg(all(test, loom))]
 mod models {
