@@ -1,0 +1,250 @@
+//! Every way to end, told once.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::util::{PATIENCE, pool};
+use crate::{BOTH, SOON, echo_line, end_of, read_to_end, register, talk, tcp_pair};
+use cabrank::net::{Connection, ConnectionOptions, End, Lines, Link, Protocol};
+use cabrank::{HandleId, Pool};
+use socket2::SockRef;
+
+#[test]
+fn what_is_to_be_written_is_written_after_the_peer_has_finished() {
+    for deactivation in BOTH {
+        let (pool, _watchdog) = pool(Pool::builder().threads(2));
+        for tcp in [true, false] {
+            let (protocol, told) = talk(|_line, link: &mut Link<'_>| {
+                let room = link.output().spare(5_000_000);
+                for (n, byte) in room[..5_000_000].iter_mut().enumerate() {
+                    *byte = (n % 251) as u8;
+                }
+                link.output().commit(5_000_000);
+            });
+            let receive = |there: &mut dyn Read| {
+                // Late: most of it waits in the queue when the end comes.
+                thread::sleep(SOON);
+                let mut received = Vec::new();
+                there.read_to_end(&mut received).unwrap();
+                assert_eq!(received.len(), 5_000_000);
+                assert!(received.iter().enumerate().all(|(n, &byte)| byte == (n % 251) as u8));
+            };
+            if tcp {
+                let (here, mut there) = tcp_pair();
+                register(&pool, Connection::new(here, Lines::new(10), protocol), deactivation);
+                there.write_all(b"send\n").unwrap();
+                there.shutdown(Shutdown::Write).unwrap();
+                receive(&mut there);
+            } else {
+                let (here, mut there) = crate::util::stream_pair();
+                register(&pool, Connection::new(here, Lines::new(10), protocol), deactivation);
+                there.write_all(b"send\n").unwrap();
+                there.shutdown(Shutdown::Write).unwrap();
+                receive(&mut there);
+            }
+            assert!(matches!(end_of(&told), End::Finished));
+        }
+    }
+}
+
+#[test]
+fn an_end_in_the_middle_of_a_frame_is_told() {
+    for deactivation in BOTH {
+        let (pool, _watchdog) = pool(Pool::builder().threads(2));
+        let (protocol, told) = talk(echo_line);
+        let (here, mut there) = tcp_pair();
+        register(&pool, Connection::new(here, Lines::new(10), protocol), deactivation);
+        there.write_all(b"whole\nhalf").unwrap();
+        there.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(read_to_end(&mut there).unwrap(), b"whole\n");
+        assert!(matches!(end_of(&told), End::Truncated { bytes: 4 }));
+    }
+}
+
+#[test]
+fn our_half_may_end_first() {
+    for deactivation in BOTH {
+        let (pool, _watchdog) = pool(Pool::builder().threads(2));
+        let (lines, heard) = mpsc::channel();
+        let (protocol, told) = talk(move |line: &[u8], link: &mut Link<'_>| {
+            lines.send(line.to_vec()).unwrap();
+            if line == b"finish" {
+                link.put(&[b'x'; 1_000_000]);
+                link.finish();
+            } else {
+                // Too late, and dropped.
+                link.put(b"not heard");
+            }
+        });
+        let (here, mut there) = tcp_pair();
+        register(&pool, Connection::new(here, Lines::new(10), protocol), deactivation);
+        there.write_all(b"finish\n").unwrap();
+        let received = read_to_end(&mut there).unwrap();
+        assert_eq!(received.len(), 1_000_000);
+        there.write_all(b"one\ntwo\n").unwrap();
+        for line in [&b"finish"[..], b"one", b"two"] {
+            assert_eq!(heard.recv_timeout(PATIENCE).unwrap(), line);
+        }
+        drop(there);
+        assert!(matches!(end_of(&told), End::Finished));
+    }
+}
+
+#[test]
+fn last_words_are_heard_in_spite_of_what_nobody_reads() {
+    for deactivation in BOTH {
+        let (pool, _watchdog) = pool(Pool::builder().threads(2));
+        let (protocol, told) = talk(|_line, link: &mut Link<'_>| {
+            link.put(&[b'x'; 300_000]);
+            link.close();
+        });
+        let (here, mut there) = tcp_pair();
+        register(&pool, Connection::new(here, Lines::new(10), protocol), deactivation);
+        // Unread bytes would make the kernel reset the connection, and the last words be lost.
+        let mut writer = there.try_clone().unwrap();
+        let writing = thread::spawn(move || {
+            let _ = writer.write_all(&b"line\n".repeat(400_000));
+            let _ = writer.shutdown(Shutdown::Write);
+        });
+        thread::sleep(SOON);
+        assert_eq!(read_to_end(&mut there).unwrap().len(), 300_000);
+        writing.join().unwrap();
+        assert!(matches!(end_of(&told), End::Closed));
+    }
+}
+
+#[test]
+fn a_peer_that_does_not_take_the_last_words_is_not_waited_for_for_ever() {
+    for (deactivation, linger) in [(BOTH[0], SOON), (BOTH[1], SOON), (BOTH[0], Duration::ZERO)] {
+        let (pool, _watchdog) = pool(Pool::builder().threads(2));
+        let (protocol, told) = talk(|_line, link: &mut Link<'_>| {
+            link.put(&[b'x'; 10_000_000]);
+            link.close();
+        });
+        let (here, mut there) = crate::util::stream_pair();
+        let options = ConnectionOptions::new().linger(linger);
+        let connection = Connection::with_options(here, Lines::new(10), protocol, options);
+        register(&pool, connection, deactivation);
+        let start = Instant::now();
+        there.write_all(b"close\n").unwrap();
+        assert!(matches!(end_of(&told), End::Unsent { bytes } if bytes > 1_000_000));
+        assert!(start.elapsed() >= linger);
+    }
+    // It has taken everything, but does not say that it has done with us.
+    let (pool, _watchdog) = pool(Pool::builder().threads(2));
+    let (protocol, told) = talk(|_line, link: &mut Link<'_>| link.close());
+    let (here, mut there) = crate::util::stream_pair();
+    let options = ConnectionOptions::new().linger(SOON);
+    let connection = Connection::with_options(here, Lines::new(10), protocol, options);
+    register(&pool, connection, BOTH[0]);
+    // Silence before does not count.
+    thread::sleep(2 * SOON);
+    let start = Instant::now();
+    there.write_all(b"close\n").unwrap();
+    assert!(matches!(end_of(&told), End::Closed));
+    assert!(start.elapsed() >= SOON);
+}
+
+#[test]
+fn the_time_to_close_begins_with_closing() {
+    /// Closes when it is called.
+    struct Called(mpsc::Sender<End>);
+    impl Protocol for Called {
+        fn frame(&mut self, _frame: &[u8], _link: &mut Link<'_>) {}
+        fn notified(&mut self, link: &mut Link<'_>) {
+            link.close();
+        }
+        fn ended(&mut self, _id: HandleId, end: End) {
+            self.0.send(end).unwrap();
+        }
+    }
+    let (pool, _watchdog) = pool(Pool::builder().threads(2));
+    let (here, _there) = crate::util::stream_pair();
+    let (told, end) = mpsc::channel();
+    let options = ConnectionOptions::new().linger(SOON);
+    let connection = Connection::with_options(here, Lines::new(10), Called(told), options);
+    let id = register(&pool, connection, BOTH[0]);
+    thread::sleep(2 * SOON);
+    let start = Instant::now();
+    pool.handles().notify(id).unwrap();
+    assert!(matches!(end.recv_timeout(PATIENCE).unwrap(), End::Closed));
+    assert!(start.elapsed() >= SOON);
+}
+
+#[test]
+fn a_reset_ends_it_once() {
+    for deactivation in BOTH {
+        let (pool, _watchdog) = pool(Pool::builder().threads(2));
+        for pending in [0, 5_000_000] {
+            let (protocol, told) = talk(move |_line, link: &mut Link<'_>| {
+                link.put(&vec![0; pending]);
+            });
+            let (here, mut there) = tcp_pair();
+            register(&pool, Connection::new(here, Lines::new(10), protocol), deactivation);
+            there.write_all(b"go\n").unwrap();
+            if pending > 0 {
+                there.read_exact(&mut [0]).unwrap();
+            }
+            SockRef::from(&there).set_linger(Some(Duration::ZERO)).unwrap();
+            drop(there);
+            match end_of(&told) {
+                End::Failed(error) => assert!(
+                    matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe),
+                    "{error:?}"
+                ),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn an_abort_is_seen_as_a_reset() {
+    let (pool, _watchdog) = pool(Pool::builder().threads(2));
+    let (protocol, told) = talk(|_line, link: &mut Link<'_>| {
+        link.put(b"never sent");
+        link.abort();
+    });
+    let (here, mut there) = tcp_pair();
+    register(&pool, Connection::new(here, Lines::new(10), protocol), BOTH[0]);
+    there.write_all(b"go\nand\non\n").unwrap();
+    assert_eq!(there.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    assert!(matches!(end_of(&told), End::Closed));
+}
+
+#[test]
+fn removal_shutdown_and_panic_are_told_once() {
+    let (pool, _watchdog) = pool(Pool::builder().threads(2));
+    let connect = |frame: fn(&[u8], &mut Link<'_>)| {
+        let (protocol, told) = talk(frame);
+        let (here, there) = crate::util::stream_pair();
+        let id = register(&pool, Connection::new(here, Lines::new(10), protocol), BOTH[0]);
+        (id, told, there)
+    };
+    let (id, told, mut there) = connect(echo_line);
+    pool.handles().remove(id).unwrap();
+    assert!(matches!(end_of(&told), End::Removed));
+    assert_eq!(there.read(&mut [0]).unwrap(), 0);
+
+    let (_id, told, mut there) = connect(|_line, _link| panic!("on purpose"));
+    there.write_all(b"go\nand\n").unwrap();
+    assert!(matches!(end_of(&told), End::Panicked));
+    assert!(matches!(there.read(&mut [0]), Ok(0) | Err(_)));
+
+    // From inside, while there are more frames to come.
+    let (_id, told, mut there) = connect(|_line, link| {
+        link.put(b"heard\n");
+        link.handles().remove(link.id()).unwrap();
+    });
+    there.write_all(b"go\n").unwrap();
+    assert!(matches!(end_of(&told), End::Removed));
+    assert!(read_to_end(&mut there).unwrap().starts_with(b"heard\n"));
+
+    let (_id, told, mut there) = connect(|_line, link| link.shutdown());
+    there.write_all(b"go\n").unwrap();
+    assert!(matches!(end_of(&told), End::Shutdown));
+    pool.finish();
+}
