@@ -8,7 +8,6 @@ mod util;
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::process::{self, Stdio};
@@ -17,24 +16,14 @@ use std::sync::{Arc, Barrier, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use cabrank::sys::epoll::{Epoll, Event, Events, Flags};
+use cabrank::sys::epoll::{Epoll, Flags};
 use cabrank::sys::eventfd::EventFd;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, close, pipe2};
 
+use util::waiter::{Waiter, poll, room};
 use util::{PATIENCE, Watchdog, await_sleep, sleep_of, thread_id, thread_state, wait_until};
-
-fn room(capacity: usize) -> Events {
-    Events::with_capacity(NonZeroUsize::new(capacity).unwrap())
-}
-
-/// What is ready now: flags and data of each event.
-fn poll(epoll: &Epoll) -> Vec<(Flags, u64)> {
-    let mut events = room(16);
-    epoll.wait(&mut events, Some(Duration::ZERO)).unwrap();
-    events.iter().map(|event| (event.flags(), event.data())).collect()
-}
 
 fn errno<T>(result: io::Result<T>) -> Option<i32> {
     result.err().expect("an error").raw_os_error()
@@ -48,107 +37,6 @@ fn streams() -> (UnixStream, UnixStream) {
 /// many run beside this one: after it is closed the number stays free.
 fn duplicate_far_away(source: impl AsFd, least: RawFd) -> RawFd {
     fcntl(source, FcntlArg::F_DUPFD_CLOEXEC(least)).unwrap()
-}
-
-/// A thread that waits once on an epoll instance.
-struct Waiter {
-    thread: JoinHandle<Vec<Event>>,
-    tid: i32,
-    /// How often it has gone to sleep, when it slept for its event.
-    sleeps: u64,
-}
-
-impl Waiter {
-    /// Starts it, and returns when it sleeps in the kernel.
-    fn start(epoll: &Arc<Epoll>) -> Waiter {
-        let epoll = Arc::clone(epoll);
-        let (tell, told) = mpsc::channel();
-        let thread = thread::spawn(move || {
-            let mut events = room(1);
-            tell.send(thread_id()).unwrap();
-            epoll.wait(&mut events, Some(PATIENCE)).unwrap();
-            events.as_slice().to_vec()
-        });
-        let tid = told.recv().unwrap();
-        let sleeps = await_sleep(tid);
-        Waiter { thread, tid, sleeps }
-    }
-
-    /// Whether nothing has woken it since it went to sleep. A write to a descriptor wakes before it
-    /// returns, so after it this is the final answer.
-    fn sleeps_on(&self) -> bool {
-        sleep_of(process::id(), self.tid) == Some(self.sleeps)
-    }
-
-    /// Waits for it to come back with an event.
-    #[track_caller]
-    fn back(self) -> Event {
-        let events = self.thread.join().unwrap();
-        *events.first().expect("an event in time")
-    }
-}
-
-// EPOLLEXCLUSIVE.
-
-#[test]
-fn exclusive_is_refused_together_with_one_shot_and_with_rdhup() {
-    let (epoll, eventfd) = (Epoll::new().unwrap(), EventFd::new().unwrap());
-    for refused in [Flags::ONESHOT, Flags::RDHUP, Flags::PRI, Flags::ET | Flags::ONESHOT] {
-        let flags = Flags::IN | Flags::EXCLUSIVE | refused;
-        assert_eq!(errno(epoll.add(&eventfd, flags, 0)), Some(libc::EINVAL), "{flags:?}");
-    }
-}
-
-#[test]
-fn exclusive_cannot_be_modified_nor_brought_in_by_modifying() {
-    let (epoll, eventfd) = (Epoll::new().unwrap(), EventFd::new().unwrap());
-    epoll.add(&eventfd, Flags::IN | Flags::EXCLUSIVE, 0).unwrap();
-    for flags in [Flags::IN, Flags::IN | Flags::EXCLUSIVE, Flags::IN | Flags::ONESHOT] {
-        assert_eq!(errno(epoll.modify(&eventfd, flags, 0)), Some(libc::EINVAL), "{flags:?}");
-    }
-    let ordinary = EventFd::new().unwrap();
-    epoll.add(&ordinary, Flags::IN, 0).unwrap();
-    let exclusive = Flags::IN | Flags::EXCLUSIVE;
-    assert_eq!(errno(epoll.modify(&ordinary, exclusive, 0)), Some(libc::EINVAL));
-}
-
-#[test]
-fn exclusive_is_refused_for_a_nested_epoll() {
-    let (outer, inner) = (Epoll::new().unwrap(), Epoll::new().unwrap());
-    let flags = Flags::IN | Flags::EXCLUSIVE;
-    assert_eq!(errno(outer.add(&inner, flags, 0)), Some(libc::EINVAL));
-    outer.add(&inner, Flags::IN, 0).unwrap();
-}
-
-#[test]
-fn exclusive_goes_with_edge_and_is_suspended_by_deleting_and_adding() {
-    let (epoll, eventfd) = (Epoll::new().unwrap(), EventFd::new().unwrap());
-    let flags = Flags::IN | Flags::OUT | Flags::EXCLUSIVE | Flags::ET;
-    epoll.add(&eventfd, flags, 1).unwrap();
-    assert_eq!(poll(&epoll), [(Flags::OUT, 1)]);
-    epoll.delete(&eventfd).unwrap();
-    eventfd.notify().unwrap();
-    assert_eq!(poll(&epoll), []);
-    epoll.add(&eventfd, flags, 2).unwrap();
-    assert_eq!(poll(&epoll), [(Flags::IN | Flags::OUT, 2)]);
-}
-
-#[test]
-fn exclusive_acts_between_epoll_instances() {
-    for (extra, expected) in [(Flags::default(), 2), (Flags::EXCLUSIVE, 1)] {
-        let eventfd = EventFd::new().unwrap();
-        let epolls = [Arc::new(Epoll::new().unwrap()), Arc::new(Epoll::new().unwrap())];
-        for epoll in &epolls {
-            epoll.add(&eventfd, Flags::IN | extra, 0).unwrap();
-        }
-        let waiters = epolls.each_ref().map(Waiter::start);
-        eventfd.notify().unwrap();
-        let woken = waiters.iter().filter(|waiter| !waiter.sleeps_on()).count();
-        assert_eq!(woken, expected, "with {extra:?}");
-        // An instance that was not told finds out by asking; here its waiter is told once more.
-        eventfd.notify().unwrap();
-        waiters.into_iter().for_each(|waiter| _ = waiter.back());
-    }
 }
 
 // EPOLLONESHOT and EPOLL_CTL_MOD.

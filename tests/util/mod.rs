@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub)] // each test file uses a part of it
 
 pub mod refusals;
+pub mod waiter;
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
