@@ -68,8 +68,8 @@ impl ConnectionOptions {
     }
 
     /// Ends the connection, or asks [`Protocol::idle`](crate::net::Protocol::idle), when the peer has sent
-    /// nothing for so long, nor taken anything of what waits to be written. Ends peers that are silent, also
-    /// if we are not, and peers that do not read.
+    /// nothing for so long, nor taken enough of what waits to be written for the socket to have room again.
+    /// Ends peers that are silent, also if we are not, and peers that do not read.
     pub const fn idle_timeout(mut self, after: Duration) -> ConnectionOptions {
         self.idle_timeout = Some(after);
         self

@@ -3,6 +3,7 @@
 
 pub mod refusals;
 pub mod waiter;
+pub mod talk;
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};

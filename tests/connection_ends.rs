@@ -1,16 +1,19 @@
-//! Every way to end, told once.
+//! Every way in which a buffered connection ends, and when.
+
+mod util;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
+use std::ops::ControlFlow;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::util::{PATIENCE, pool};
-use crate::{BOTH, SOON, echo_line, end_of, read_to_end, register, talk, tcp_pair};
-use cabrank::net::{Connection, ConnectionOptions, End, Lines, Link, Protocol};
-use cabrank::{HandleId, Pool};
+use cabrank::net::{Connection, ConnectionOptions, End, Lines, Link, OPENING, Protocol};
+use cabrank::{Capacity, HandleId, Pool};
 use socket2::SockRef;
+use util::talk::{BOTH, Crier, SOON, echo_line, end_of, read_to_end, register, talk, tcp_pair};
+use util::{PATIENCE, pool};
 
 #[test]
 fn what_is_to_be_written_is_written_after_the_peer_has_finished() {
@@ -39,7 +42,7 @@ fn what_is_to_be_written_is_written_after_the_peer_has_finished() {
                 there.shutdown(Shutdown::Write).unwrap();
                 receive(&mut there);
             } else {
-                let (here, mut there) = crate::util::stream_pair();
+                let (here, mut there) = util::stream_pair();
                 register(&pool, Connection::new(here, Lines::new(10), protocol), deactivation);
                 there.write_all(b"send\n").unwrap();
                 there.shutdown(Shutdown::Write).unwrap();
@@ -124,7 +127,7 @@ fn a_peer_that_does_not_take_the_last_words_is_not_waited_for_for_ever() {
             link.put(&[b'x'; 10_000_000]);
             link.close();
         });
-        let (here, mut there) = crate::util::stream_pair();
+        let (here, mut there) = util::stream_pair();
         let options = ConnectionOptions::new().linger(linger);
         let connection = Connection::with_options(here, Lines::new(10), protocol, options);
         register(&pool, connection, deactivation);
@@ -136,7 +139,7 @@ fn a_peer_that_does_not_take_the_last_words_is_not_waited_for_for_ever() {
     // It has taken everything, but does not say that it has done with us.
     let (pool, _watchdog) = pool(Pool::builder().threads(2));
     let (protocol, told) = talk(|_line, link: &mut Link<'_>| link.close());
-    let (here, mut there) = crate::util::stream_pair();
+    let (here, mut there) = util::stream_pair();
     let options = ConnectionOptions::new().linger(SOON);
     let connection = Connection::with_options(here, Lines::new(10), protocol, options);
     register(&pool, connection, BOTH[0]);
@@ -162,7 +165,7 @@ fn the_time_to_close_begins_with_closing() {
         }
     }
     let (pool, _watchdog) = pool(Pool::builder().threads(2));
-    let (here, _there) = crate::util::stream_pair();
+    let (here, _there) = util::stream_pair();
     let (told, end) = mpsc::channel();
     let options = ConnectionOptions::new().linger(SOON);
     let connection = Connection::with_options(here, Lines::new(10), Called(told), options);
@@ -220,7 +223,7 @@ fn removal_shutdown_and_panic_are_told_once() {
     let (pool, _watchdog) = pool(Pool::builder().threads(2));
     let connect = |frame: fn(&[u8], &mut Link<'_>)| {
         let (protocol, told) = talk(frame);
-        let (here, there) = crate::util::stream_pair();
+        let (here, there) = util::stream_pair();
         let id = register(&pool, Connection::new(here, Lines::new(10), protocol), BOTH[0]);
         (id, told, there)
     };
@@ -247,4 +250,186 @@ fn removal_shutdown_and_panic_are_told_once() {
     there.write_all(b"go\n").unwrap();
     assert!(matches!(end_of(&told), End::Shutdown));
     pool.finish();
+}
+
+// Times.
+
+#[test]
+fn silence_ends_it_and_never_early() {
+    for deactivation in BOTH {
+        let (pool, _watchdog) = pool(Pool::builder().threads(2));
+        let options = ConnectionOptions::new().idle_timeout(SOON);
+        // One that never says anything, and one that stops.
+        let (protocol, told) = talk(echo_line);
+        let (here, _silent) = util::stream_pair();
+        let start = Instant::now();
+        let connection = Connection::with_options(here, Lines::new(10), protocol, options);
+        register(&pool, connection, deactivation);
+        assert!(matches!(end_of(&told), End::Idle { after: SOON }));
+        assert!(start.elapsed() >= SOON);
+
+        let (protocol, told) = talk(echo_line);
+        let (here, mut there) = util::stream_pair();
+        let connection = Connection::with_options(here, Lines::new(10), protocol, options);
+        register(&pool, connection, deactivation);
+        let mut last = Instant::now();
+        let mut served = true;
+        for _ in 0..8 {
+            thread::sleep(SOON / 4);
+            last = Instant::now();
+            served &= there.write_all(b"still\n").is_ok();
+        }
+        let end = end_of(&told);
+        assert!(matches!(end, End::Idle { .. }), "{end:?}");
+        // Unless this thread itself was slower than it may be.
+        assert!(last.elapsed() >= SOON || !served);
+    }
+}
+
+#[test]
+fn what_is_there_when_the_time_is_looked_at_counts() {
+    for deactivation in BOTH {
+        let (pool, _watchdog) = pool(Pool::builder().threads(1));
+        let (protocol, _told) = talk(echo_line);
+        let (here, mut there) = util::stream_pair();
+        let options = ConnectionOptions::new().idle_timeout(SOON).request_timeout(SOON);
+        let connection = Connection::with_options(here, Lines::new(10), protocol, options);
+        register(&pool, connection, deactivation);
+        there.write_all(b"ha").unwrap();
+        // The only thread is busy until both times are over, and the rest has come.
+        let (enter, entered) = mpsc::channel();
+        let (leave, left) = mpsc::channel::<()>();
+        let busy = move |_cx: &mut cabrank::Context<'_>| {
+            enter.send(()).unwrap();
+            let _ = left.recv();
+        };
+        pool.post(busy).unwrap();
+        entered.recv().unwrap();
+        thread::sleep(2 * SOON);
+        there.write_all(b"lf\n").unwrap();
+        leave.send(()).unwrap();
+        let mut answer = [0; 5];
+        there.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"half\n");
+    }
+}
+
+#[test]
+fn what_we_say_does_not_make_a_silent_peer_less_silent() {
+    let (pool, _watchdog) = pool(Pool::builder().threads(2));
+    let (here, there) = util::stream_pair();
+    let (ended, end) = mpsc::channel();
+    let options = ConnectionOptions::new().idle_timeout(SOON);
+    let make =
+        |inbox| Connection::with_options(here, Lines::new(10), Crier { inbox, ended }, options);
+    let mailbox = pool.handles().register_with_mailbox(Capacity::UNBOUNDED, make, OPENING).unwrap();
+    while mailbox.send(1).is_ok() {
+        thread::sleep(SOON / 20);
+    }
+    assert!(matches!(end.recv_timeout(PATIENCE).unwrap(), End::Idle { .. }));
+    drop(there);
+}
+
+#[test]
+fn a_peer_that_takes_its_time_is_not_silent() {
+    const IDLE: Duration = Duration::from_millis(400);
+    for deactivation in BOTH {
+        let (pool, _watchdog) = pool(Pool::builder().threads(2));
+        let (protocol, told) = talk(|_line, link: &mut Link<'_>| link.put(&[7; 3_000_000]));
+        let (here, mut there) = util::stream_pair();
+        let options = ConnectionOptions::new().idle_timeout(IDLE);
+        let connection = Connection::with_options(here, Lines::new(10), protocol, options);
+        register(&pool, connection, deactivation);
+        there.write_all(b"send\n").unwrap();
+        // Says nothing for longer than it may, but takes what it is given, piece by piece.
+        let (start, mut received) = (Instant::now(), 0);
+        let (mut last, mut longest) = (start, Duration::ZERO);
+        let mut piece = vec![0; 200_000];
+        while received < 3_000_000 {
+            let bytes = there.read(&mut piece).unwrap();
+            longest = longest.max(last.elapsed());
+            last = Instant::now();
+            if bytes == 0 {
+                break;
+            }
+            received += bytes;
+            thread::sleep(IDLE / 10);
+        }
+        // Unless this thread itself was slower than it may be.
+        assert!(received == 3_000_000 || longest >= IDLE / 2, "{received}, {longest:?}");
+        assert!(start.elapsed() > IDLE);
+        assert!(matches!(end_of(&told), End::Idle { .. }));
+    }
+}
+
+#[test]
+fn an_idle_connection_may_live_on() {
+    struct Patient {
+        calls: u32,
+        told: mpsc::Sender<End>,
+    }
+    impl Protocol for Patient {
+        fn frame(&mut self, _frame: &[u8], _link: &mut Link<'_>) {}
+        fn idle(&mut self, link: &mut Link<'_>) -> ControlFlow<()> {
+            self.calls += 1;
+            link.put(b"there?\n");
+            match self.calls {
+                1 | 2 => ControlFlow::Continue(()),
+                _ => {
+                    link.put(b"bye\n");
+                    link.close();
+                    ControlFlow::Continue(())
+                }
+            }
+        }
+        fn ended(&mut self, _id: HandleId, end: End) {
+            self.told.send(end).unwrap();
+        }
+    }
+    let (pool, _watchdog) = pool(Pool::builder().threads(2));
+    let (told, hear) = mpsc::channel();
+    let (here, mut there) = util::stream_pair();
+    let options = ConnectionOptions::new().idle_timeout(Duration::from_millis(5));
+    let patient = Patient { calls: 0, told };
+    let connection = Connection::with_options(here, Lines::new(10), patient, options);
+    connection.register(pool.handles()).unwrap();
+    assert_eq!(read_to_end(&mut there).unwrap(), b"there?\nthere?\nthere?\nbye\n");
+    drop(there);
+    assert!(matches!(hear.recv_timeout(PATIENCE).unwrap(), End::Closed));
+}
+
+#[test]
+fn a_frame_that_trickles_in_is_not_waited_for() {
+    for deactivation in BOTH {
+        let (pool, _watchdog) = pool(Pool::builder().threads(2));
+        let (protocol, told) = talk(echo_line);
+        let (here, mut there) = tcp_pair();
+        let options = ConnectionOptions::new().idle_timeout(PATIENCE).request_timeout(SOON);
+        let connection = Connection::with_options(here, Lines::new(1_000), protocol, options);
+        register(&pool, connection, deactivation);
+        // Silence is no slow frame, and whole frames take as long as they like.
+        thread::sleep(2 * SOON);
+        there.write_all(b"whole\n").unwrap();
+        there.read_exact(&mut [0; 6]).unwrap();
+        let start = Instant::now();
+        while there.write_all(b"x").is_ok() && start.elapsed() < PATIENCE {
+            thread::sleep(SOON / 10);
+        }
+        assert!(matches!(end_of(&told), End::SlowFrame { after: SOON }));
+        assert!(start.elapsed() >= SOON);
+    }
+}
+
+#[test]
+fn a_peer_that_does_not_read_is_silent() {
+    for deactivation in BOTH {
+        let (pool, _watchdog) = pool(Pool::builder().threads(2));
+        let (protocol, told) = talk(echo_line);
+        let (here, mut there) = util::stream_pair();
+        let options = ConnectionOptions::new().water_marks(100, 1_000).idle_timeout(SOON);
+        let connection = Connection::with_options(here, Lines::new(100), protocol, options);
+        register(&pool, connection, deactivation);
+        let _ = there.write_all(&b"a line to come back\n".repeat(100_000));
+        assert!(matches!(end_of(&told), End::Idle { .. }));
+    }
 }

@@ -1,41 +1,33 @@
-//! Buffered connections: frames, back-pressure, time-outs, and every way to end.
+//! What the tests of buffered connections share.
 
-#[path = "../util/mod.rs"]
-mod util;
-
-mod ends;
-mod frames;
-mod others;
-mod pressure;
-mod times;
-
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::util::PATIENCE;
 use cabrank::net::{Connection, End, Framing, Link, OPENING, Protocol, Stream};
-use cabrank::{Deactivation, HandleId, Pool};
+use cabrank::{Deactivation, HandleId, Inbox, Pool};
 
-pub(crate) const BOTH: [Deactivation; 2] = [Deactivation::OneShot, Deactivation::Edge];
-pub(crate) const SOON: Duration = Duration::from_millis(50);
+use super::PATIENCE;
+
+pub const BOTH: [Deactivation; 2] = [Deactivation::OneShot, Deactivation::Edge];
+pub const SOON: Duration = Duration::from_millis(50);
 
 /// A protocol that calls a closure with each frame, and tells what else happens to it.
-pub(crate) struct Talk<F> {
+pub struct Talk<F> {
     frame: F,
     told: mpsc::Sender<Told>,
 }
 
 #[derive(Debug)]
-pub(crate) enum Told {
+pub enum Told {
     Opened,
     Drained,
     Finished,
     Ended(End),
 }
 
-pub(crate) fn talk<F>(frame: F) -> (Talk<F>, mpsc::Receiver<Told>)
+pub fn talk<F>(frame: F) -> (Talk<F>, mpsc::Receiver<Told>)
 where
     F: FnMut(&[u8], &mut Link<'_>) + Send,
 {
@@ -70,14 +62,14 @@ where
 }
 
 /// Answers each line with the same line.
-pub(crate) fn echo_line(line: &[u8], link: &mut Link<'_>) {
+pub fn echo_line(line: &[u8], link: &mut Link<'_>) {
     link.put(line);
     link.put(b"\n");
 }
 
 /// The end of a connection, which must be the last thing that is told, and told once.
 #[track_caller]
-pub(crate) fn end_of(told: &mpsc::Receiver<Told>) -> End {
+pub fn end_of(told: &mpsc::Receiver<Told>) -> End {
     loop {
         match told.recv_timeout(PATIENCE).expect("an end") {
             Told::Ended(end) => {
@@ -91,7 +83,7 @@ pub(crate) fn end_of(told: &mpsc::Receiver<Told>) -> End {
 }
 
 /// Two ends of a TCP connection; the first is non-blocking.
-pub(crate) fn tcp_pair() -> (TcpStream, TcpStream) {
+pub fn tcp_pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (here, _) = listener.accept().unwrap();
@@ -102,7 +94,7 @@ pub(crate) fn tcp_pair() -> (TcpStream, TcpStream) {
     (here, there)
 }
 
-pub(crate) fn register<S, F, P>(
+pub fn register<S, F, P>(
     pool: &Pool,
     connection: Connection<S, F, P>,
     how: Deactivation,
@@ -115,7 +107,45 @@ where
     pool.handles().register(connection, OPENING.deactivation(how)).unwrap()
 }
 
-pub(crate) fn read_to_end(stream: &mut impl Read) -> io::Result<Vec<u8>> {
+pub fn read_to_end(stream: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).map(|_| bytes)
+}
+
+/// A connection to which others have something to say.
+pub struct Crier {
+    pub inbox: Inbox<u32>,
+    pub ended: mpsc::Sender<End>,
+}
+
+impl Crier {
+    fn cry(&mut self, link: &mut Link<'_>) {
+        while !link.is_congested() {
+            let Some(number) = self.inbox.take() else { return };
+            writeln!(link.output(), "{number}").unwrap();
+        }
+    }
+}
+
+impl Protocol for Crier {
+    fn opened(&mut self, link: &mut Link<'_>) {
+        link.put(b"welcome\n");
+    }
+
+    fn frame(&mut self, frame: &[u8], link: &mut Link<'_>) {
+        link.put(frame);
+        link.put(b"!\n");
+    }
+
+    fn notified(&mut self, link: &mut Link<'_>) {
+        self.cry(link);
+    }
+
+    fn drained(&mut self, link: &mut Link<'_>) {
+        self.cry(link);
+    }
+
+    fn ended(&mut self, _id: HandleId, end: End) {
+        self.ended.send(end).unwrap();
+    }
 }
