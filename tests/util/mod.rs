@@ -2,8 +2,8 @@
 #![allow(dead_code, unreachable_pub)] // each test file uses a part of it
 
 pub mod refusals;
-pub mod waiter;
 pub mod talk;
+pub mod waiter;
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
