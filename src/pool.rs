@@ -136,7 +136,7 @@ impl Pool {
     ///
     /// `promote` gives a follower back if enough threads run already, which
     /// is no failure: go on following. Leave by dropping what you have, in any role; what it holds is
-    /// passed on. What is forgotten instead ([`mem::forget`]) holds its place, and the pool's end, for
+    /// passed on. What is forgotten instead ([`mem::forget`](std::mem::forget)) holds its place, and the pool's end, for
     /// ever. Unlike [`join`](Pool::join) this is allowed inside a handler; the thread counts twice then.
     ///
     /// ```

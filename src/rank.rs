@@ -517,6 +517,7 @@ impl State {
         }
         let chosen = self.followers.pop()?;
         self.waking += 1;
+        debug_assert_eq!(self.waking, 1, "I11: two followers on their way");
         // Eager promotion is a promise: the seat is the promoted thread's, whoever is faster.
         if self.policy.promotion == Promotion::Eager && self.has_seat() {
             self.reserved += 1;
