@@ -63,6 +63,19 @@ struct Place {
     ending: Option<Ending>,
 }
 
+impl Place {
+    fn new(terms: &Terms, index: usize, priority: i32) -> Place {
+        let worker = Worker::new(index, format!("{}-{index}", terms.name), priority);
+        Place {
+            worker: Arc::new(worker),
+            thread: None,
+            is_taken: false,
+            is_known: false,
+            ending: None,
+        }
+    }
+}
+
 impl Crew {
     /// Makes the handle set and starts the least number of threads.
     pub(crate) fn start(builder: &Builder, policy: Policy, plan: Plan) -> Result<Plain<Crew>> {
@@ -71,35 +84,28 @@ impl Crew {
             let set = handles.inner.id;
             Box::new(move |overrun| hook(&in_public(overrun, set)))
         });
-        let priority = |setup: &Setup| setup.scheduling.priority();
-        let place = |(index, setup): (usize, &Setup)| Place {
-            worker: Arc::new(Worker::new(
-                index,
-                format!("{}-{index}", builder.name),
-                priority(setup),
-            )),
-            thread: None,
-            is_taken: false,
-            is_known: false,
-            ending: None,
+        let (threads, least) = (plan.threads.len(), plan.least);
+        let terms = Terms {
+            name: builder.name.clone(),
+            stack_size: builder.stack_size,
+            setups: plan.threads,
+            on_start: builder.on_start.clone(),
+            on_stop: builder.on_stop.clone(),
         };
-        let places = plan.threads.iter().enumerate().map(place).collect();
+        let places = terms.setups.iter().enumerate();
+        let places = places
+            .map(|(index, setup)| Place::new(&terms, index, setup.scheduling.priority()))
+            .collect();
         let crew = Plain::new(Crew {
             shared: Shared { demux: handles, rank: Rank::new(policy), on_overrun },
             events: NonZeroUsize::new(policy.events).unwrap_or(NonZeroUsize::MIN),
             built: now(),
-            next_index: AtomicUsize::new(plan.threads.len()),
-            terms: Terms {
-                name: builder.name.clone(),
-                stack_size: builder.stack_size,
-                setups: plan.threads,
-                on_start: builder.on_start.clone(),
-                on_stop: builder.on_stop.clone(),
-            },
+            next_index: AtomicUsize::new(threads),
+            terms,
             roster: Arc::new(Roster { places: Mutex::new(places), ended: Condvar::new() }),
         });
         let (report, reports) = mpsc::channel();
-        let started = (0..plan.least).try_for_each(|index| {
+        let started = (0..least).try_for_each(|index| {
             let mut places = crew.roster.places.lock();
             crew.start_thread(&mut places[index], index, Some(report.clone()))
                 .map_err(|source| Error::Spawn { thread: index, source })
@@ -127,10 +133,14 @@ impl Crew {
 
     /// The record of an application thread.
     pub(crate) fn joiner(&self) -> Arc<Worker> {
-        // Relaxed: only the uniqueness of the number matters.
-        let index = self.next_index.fetch_add(1, Ordering::Relaxed);
+        let index = self.next_index();
         let name = thread::current().name().map_or_else(|| format!("joined-{index}"), String::from);
         Arc::new(Worker::joined(index, name))
+    }
+
+    fn next_index(&self) -> usize {
+        // Relaxed: only the uniqueness of the number matters.
+        self.next_index.fetch_add(1, Ordering::Relaxed)
     }
 
     pub(crate) fn is_ours(&self) -> bool {
@@ -248,15 +258,15 @@ impl Crew {
     fn start_thread(
         self: &Plain<Crew>,
         place: &mut Place,
-        index: usize,
+        number: usize,
         report: Option<mpsc::Sender<Result<()>>>,
     ) -> io::Result<()> {
-        let mut thread = thread::Builder::new().name(format!("{}-{index}", self.terms.name));
+        let mut thread = thread::Builder::new().name(place.worker.name.clone());
         if let Some(bytes) = self.terms.stack_size {
             thread = thread.stack_size(bytes);
         }
         let (crew, worker) = (Plain::clone(self), Arc::clone(&place.worker));
-        place.thread = Some(thread.spawn(move || crew.live(worker, report))?);
+        place.thread = Some(thread.spawn(move || crew.live(number, worker, report))?);
         place.is_taken = true;
         place.is_known = true;
         place.ending = None;
@@ -264,12 +274,17 @@ impl Crew {
     }
 
     /// The life of one of the pool's own threads.
-    fn live(self: Plain<Crew>, worker: Arc<Worker>, report: Option<mpsc::Sender<Result<()>>>) {
+    fn live(
+        self: Plain<Crew>,
+        place: usize,
+        worker: Arc<Worker>,
+        report: Option<mpsc::Sender<Result<()>>>,
+    ) {
         let index = worker.index;
         let on_stop = self.terms.on_stop.clone();
         let mut departure =
-            Departure { roster: Arc::clone(&self.roster), index, ending: Ending::Panicked };
-        let started = self.prepare(index);
+            Departure { roster: Arc::clone(&self.roster), place, ending: Ending::Panicked };
+        let started = self.prepare(place, index);
         let follower = match &started {
             Ok(()) => self.enlist(worker, None),
             Err(_) => Err(Error::ShutDown),
@@ -290,30 +305,35 @@ impl Crew {
     }
 
     /// What a thread does before it takes part.
-    fn prepare(&self, index: usize) -> Result<()> {
-        self.terms.setups[index].apply(index)?;
+    fn prepare(&self, place: usize, index: usize) -> Result<()> {
+        self.terms.setups[place % self.terms.setups.len()].apply(index)?;
         if let Some(hook) = &self.terms.on_start {
             upcall::contain(OnPanic::Close, || hook(index))
                 .map_err(|_| Error::StartHook { thread: index })?;
         }
         // The hook may have forked.
-        if self.is_ours() { Ok(()) } else { Err(Error::Forked) }
+        self.shared.demux.inner.refuse_forked_child();
+        Ok(())
     }
 }
 
 impl Recruiter for Plain<Crew> {
     fn recruit(&self) -> bool {
         let mut places = self.roster.places.lock();
-        // There is one, unless the last to leave is still in its stop hook.
-        let Some(index) = places.iter().position(|place| !place.is_taken) else { return false };
-        self.start_thread(&mut places[index], index, None).is_ok()
+        let free = places.iter().position(|place| !place.is_taken);
+        let place = free.unwrap_or_else(|| {
+            // One that has left the pool is still in its stop hook.
+            places.push(Place::new(&self.terms, self.next_index(), 0));
+            places.len() - 1
+        });
+        self.start_thread(&mut places[place], place, None).is_ok()
     }
 }
 
 /// Tells the roster of a thread's end, however it comes.
 struct Departure {
     roster: Arc<Roster>,
-    index: usize,
+    place: usize,
     ending: Ending,
 }
 
@@ -321,7 +341,7 @@ impl Drop for Departure {
     fn drop(&mut self) {
         let ending = std::mem::replace(&mut self.ending, Ending::Panicked);
         let mut places = self.roster.places.lock();
-        let place = &mut places[self.index];
+        let place = &mut places[self.place];
         place.is_taken = false;
         place.ending = Some(ending);
         drop(places);

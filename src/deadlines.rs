@@ -25,11 +25,14 @@ pub(crate) struct Deadline {
     pub(crate) due: u64,
     /// When it comes up in the queue. In the past: it has come up, and an event is on its way.
     queued: u64,
+    /// The queue may know of it, even while an event is on its way: it can be queued once more before that
+    /// has arrived.
+    is_known: bool,
 }
 
 impl Deadline {
     pub(crate) fn new(due: u64) -> Deadline {
-        Deadline { due, queued: NEVER }
+        Deadline { due, queued: NEVER, is_known: false }
     }
 
     /// The event has arrived. Returns the deadline if it has passed at `now`; it is over then.
@@ -48,11 +51,6 @@ impl Deadline {
 
     fn must_be_queued(&self) -> bool {
         self.due < self.queued
-    }
-
-    /// Whether the queue may know of it.
-    fn may_be_queued(&self) -> bool {
-        self.queued != NEVER
     }
 }
 
@@ -87,13 +85,14 @@ impl<A: Alarm> Deadlines<A> {
             let mut queue = self.queue.lock();
             queue.heap.set(token, deadline.due);
             deadline.queued = deadline.due;
+            deadline.is_known = true;
             self.adjust(&mut queue);
         }
     }
 
     /// Takes a handle out that leaves the set.
     pub(crate) fn forget(&self, token: Token, deadline: &Deadline) {
-        if deadline.may_be_queued() {
+        if deadline.is_known {
             // The alarm stays as it is: ringing for nobody once is cheaper than two system calls for each
             // deadline that is set and cancelled.
             self.queue.lock().heap.remove(token);
@@ -176,7 +175,7 @@ impl Heap {
                     self.nodes[at as usize].1, token,
                     "a tenant left its deadline behind"
                 );
-                self.nodes[at as usize].0 = due;
+                self.nodes[at as usize] = (due, token);
                 at as usize
             }
         };

@@ -246,11 +246,11 @@ impl Inner {
             return flags;
         }
         match entry.deadline.arrived(now()) {
-            Some(deadline) => {
+            Some(deadline) if entry.has_deadlines() => {
                 cx.set_passed(deadline);
                 flags
             }
-            None => flags.without(TIMEOUT),
+            _ => flags.without(TIMEOUT),
         }
     }
 

@@ -42,6 +42,11 @@ pub(crate) trait Resident: Send + Sync {
     fn has_mail(&self) -> bool {
         false
     }
+
+    /// Whether it wants to be told of its deadline.
+    fn has_deadlines(&self) -> bool {
+        true
+    }
 }
 
 /// A handler that one thread at a time runs.
@@ -90,6 +95,11 @@ impl Entry {
     /// Whether something waits for the handle that the kernel does not know of.
     pub(crate) fn has_mail(&self) -> bool {
         self.resident.has_mail()
+    }
+
+    /// Whether it wants to be told of its deadline.
+    pub(crate) fn has_deadlines(&self) -> bool {
+        self.resident.has_deadlines()
     }
 }
 

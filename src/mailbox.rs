@@ -94,7 +94,7 @@ struct Mail<M> {
 impl HandleSet {
     /// Makes a mailbox, which is a handle: `receive` is called with one message after the other, by
     /// whichever thread is free, until it says `Break`. [`suspend`](HandleSet::suspend) holds the messages
-    /// back, [`remove`](HandleSet::remove) ends it, by [`Mailbox::id`].
+    /// back, [`remove`](HandleSet::remove) ends it, by [`Mailbox::id`]. A deadline means nothing to it.
     ///
     /// ```
     /// use cabrank::{Capacity, Pool, WhenFull};
@@ -343,6 +343,10 @@ where
 
     fn has_mail(&self) -> bool {
         !self.inbox.is_empty()
+    }
+
+    fn has_deadlines(&self) -> bool {
+        false
     }
 }
 

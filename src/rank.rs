@@ -259,14 +259,14 @@ impl State {
         }
     }
 
-    /// A thread goes, having put down what it held. Returns a follower to be woken in its place.
-    pub(crate) fn discharge(&mut self, worker: &Arc<Worker>) -> Option<Chosen> {
+    /// A thread goes, having put down what it held. Somebody may have to come in its place.
+    pub(crate) fn discharge(&mut self, worker: &Arc<Worker>, now: u64) -> Errands {
         self.workers.retain(|other| !Arc::ptr_eq(other, worker));
         self.own -= usize::from(!worker.is_joined);
         if worker.is_joined {
-            self.departed = mem::take(&mut self.departed) + &worker.metrics(now());
+            self.departed = mem::take(&mut self.departed) + &worker.metrics(now);
         }
-        self.choose()
+        self.urgent_errands(now)
     }
 
     /// A thread puts down its role.
@@ -297,10 +297,7 @@ impl State {
             self.running -= 1;
             self.overdue += 1;
         }
-        let errands = self.errands(now);
-        // It cannot be held back any more.
-        let recruit = errands.recruit || self.must_recruit(now, true);
-        Errands { recruit, ..errands }
+        self.urgent_errands(now)
     }
 
     /// It runs again.
@@ -311,11 +308,18 @@ impl State {
         }
     }
 
+    /// Whether a thread may act upon what it finds. One whose sleep is over by the clock looks after the
+    /// others first, and what it finds may be that they need nobody.
+    pub(crate) fn may_act(&mut self, worker: &Worker, arrival: Arrival, now: u64) -> bool {
+        arrival != Arrival::Timeout || self.look_after(worker, now)
+    }
+
     /// A thread that holds nothing asks what to do. `blocking` tells whether an event's handler blocks.
     pub(crate) fn assign(
         &mut self,
         worker: &Arc<Worker>,
         arrival: Arrival,
+        may_act: bool,
         blocking: impl Fn(Event) -> Blocking,
         now: u64,
     ) -> Assignment {
@@ -330,7 +334,6 @@ impl State {
                 return self.sit_down(worker, now);
             }
         }
-        let may_act = arrival != Arrival::Timeout || self.look_after(worker, now);
         let held_back = !self.leftover.is_empty() && self.must_hold_back(now);
         if may_act && !held_back && self.has_work_for_one_more() {
             if let Some(event) = self.leftover.pop_front() {
@@ -455,7 +458,12 @@ impl State {
         Duration::from_nanos(self.vacant + present)
     }
 
-    /// What the watchman has found since the last time.
+    /// Whether the watchman has found something since the last time.
+    pub(crate) fn has_overruns(&self) -> bool {
+        !self.overruns.is_empty()
+    }
+
+    /// The same, to be reported.
     pub(crate) fn take_overruns(&mut self) -> Vec<Overrun> {
         mem::take(&mut self.overruns)
     }
@@ -464,6 +472,13 @@ impl State {
         let wake = self.choose();
         let recruit = self.must_recruit(now, false);
         Errands { wake, recruit, call_seated: self.must_call_seated() }
+    }
+
+    /// The same for a thread that cannot be held back any more.
+    fn urgent_errands(&mut self, now: u64) -> Errands {
+        let errands = self.errands(now);
+        let recruit = errands.recruit || self.must_recruit(now, true);
+        Errands { recruit, ..errands }
     }
 
     /// Whether somebody is idle, besides the thread that asks, or is about to be.
@@ -566,10 +581,11 @@ impl State {
     }
 
     /// How long a handler may run, in nanoseconds. If something waits for it and handlers are usually much
-    /// shorter, less than its budget: it has blocked, in all likelihood.
+    /// shorter, less than its budget: it has blocked, in all likelihood. In busy times it is as likely to
+    /// have been preempted, and another thread would only be one more to share the CPUs with.
     fn patience(&self) -> u64 {
         let budget = nanoseconds(self.policy.budget);
-        let guesses = self.policy.guesses && self.is_crowded();
+        let guesses = self.policy.guesses && self.is_crowded() && !self.is_busy();
         if guesses { self.tempo.patience().min(budget) } else { budget }
     }
 
@@ -616,12 +632,14 @@ impl State {
         worker.standing.start(event.data(), blocking, now);
     }
 
-    /// Whether the pool could do without the thread, were it idle for long.
+    /// Whether the pool could do without the thread, were it idle for long. The last that is idle need not
+    /// even look: those who come after it leave.
     fn is_surplus(&self, worker: &Worker) -> bool {
-        !worker.is_joined && self.own > self.policy.growth.least
+        !worker.is_joined && self.can_spare()
     }
 
     fn sit_down(&mut self, worker: &Worker, now: u64) -> Assignment {
+        let surplus = self.is_surplus(worker);
         self.seated += 1;
         self.moves += 1;
         debug_assert!(self.seated <= self.policy.seats, "I1: more leaders than seats");
@@ -632,7 +650,7 @@ impl State {
         let calm = self.policy.promotion == Promotion::Adaptive && !self.is_busy();
         let most = if calm { 1 } else { self.policy.events };
         let errands = Errands { wake: self.choose(), ..Errands::default() };
-        Assignment::Seat { most, errands, surplus: self.is_surplus(worker) }
+        Assignment::Seat { most, errands, surplus }
     }
 
     fn stand_up(&mut self, now: u64) {

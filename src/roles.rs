@@ -151,6 +151,7 @@ impl<'p, D: Demultiplexer> Follower<'p, D> {
             finished: 0,
             deadline: deadline.unwrap_or(NEVER),
             idle_since: now(),
+            is_discharged: false,
             failure: None,
         };
         Ok(Follower { member })
@@ -190,24 +191,34 @@ impl<'p, D: Demultiplexer> Follower<'p, D> {
             });
             if let Some(why) = leaves {
                 state.decline(arrival);
+                // At once, so that the next to ask knows that there is one less.
+                member.worker.change_role(Role::Away, at);
+                member.is_discharged = true;
+                let errands = state.discharge(&member.worker, at);
                 drop(state);
+                member.run_errands(errands);
                 return Turn::Leave(why);
             }
-            let assignment = state.assign(&member.worker, arrival, blocking, at);
-            let overruns = state.take_overruns();
-            match assignment {
+            let may_act = state.may_act(&member.worker, arrival, at);
+            if state.has_overruns() {
+                // Before it has a role, and without the lock: it is user code that is called (I4).
+                let overruns = state.take_overruns();
+                drop(state);
+                member.report(overruns);
+                at = now();
+                state = rank.lock();
+            }
+            match state.assign(&member.worker, arrival, may_act, blocking, at) {
                 Assignment::Seat { most, errands, surplus } => {
                     drop(state);
                     member.take(Holding::Seat, Role::Leader, at);
                     member.run_errands(errands);
-                    member.report(overruns);
                     return Turn::Lead(Leader { member: self.member, most, surplus });
                 }
                 Assignment::Event { event, errands } => {
                     drop(state);
                     member.take(Holding::Handler, Role::Processing, at);
                     member.run_errands(errands);
-                    member.report(overruns);
                     member.worker.count(Count::SharedTaken, 1);
                     member.event = Some(event);
                     return Turn::Process(Processing { member: self.member, since: at });
@@ -218,7 +229,6 @@ impl<'p, D: Demultiplexer> Follower<'p, D> {
                 }
                 Assignment::Follow { bed, watch, again, surplus } => {
                     drop(state);
-                    member.report(overruns);
                     member.worker.change_role(Role::Follower, at);
                     if arrival == Arrival::Chosen {
                         member.worker.count(Count::IdleWakes, 1);
@@ -436,6 +446,8 @@ struct Member<'p, D: Demultiplexer> {
     deadline: u64,
     /// When it was last of use.
     idle_since: u64,
+    /// The rank does not count it any more.
+    is_discharged: bool,
     failure: Option<io::Error>,
 }
 
@@ -490,20 +502,18 @@ impl<D: Demultiplexer> Drop for Member<'_, D> {
         let now = now();
         self.worker.change_role(Role::Away, now);
         let mut state = self.shared.rank.lock();
-        for event in self.event.iter().chain(self.events.as_slice()).rev() {
-            state.put_back(*event);
+        let mut errands = Errands::default();
+        if !self.is_discharged {
+            for event in self.event.iter().chain(self.events.as_slice()).rev() {
+                state.put_back(*event);
+            }
+            state.put_down(&self.worker, self.holding, self.took, now);
+            errands = state.discharge(&self.worker, now);
         }
-        state.put_down(&self.worker, self.holding, self.took, now);
-        let chosen = state.discharge(&self.worker);
         // On the handle set they do not see it; one is woken, and wakes the next.
-        let pass_on = state.is_stopping() && state.has_seated() || state.must_call_seated();
+        errands.call_seated |= state.is_stopping() && state.has_seated();
         drop(state);
-        if let Some(chosen) = chosen {
-            chosen.wake();
-        }
-        if pass_on {
-            self.shared.demux.wake();
-        }
+        self.run_errands(errands);
         self.shared.clear_if_deserted();
     }
 }

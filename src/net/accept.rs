@@ -113,9 +113,9 @@ impl fmt::Debug for Accepting {
 
 /// Serves a listening socket.
 pub(crate) struct Acceptor<S, F> {
-    socket: OwnedFd,
-    /// Deleted with the socket.
+    /// Deleted with the socket, and before it is closed: see [`Listener`](crate::net::Listener).
     _file: Option<SocketFile>,
+    socket: OwnedFd,
     callback: F,
     gate: Arc<Gate>,
     accepts_per_turn: usize,

@@ -200,6 +200,10 @@ impl ListenOptions {
     fn bind_unix(&self, path: &Path) -> io::Result<(OwnedFd, SocketFile)> {
         let address = Address::unix(path)?;
         let socket = socket::open(&address)?;
+        // Between being bound and listening a socket looks stale, and between two who find one stale only
+        // one may replace it. Where the directory cannot be locked they have to do without.
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let _lock = socket::lock_directory(parent.unwrap_or(Path::new(".")));
         match socket::bind(&socket, &address) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && self.replace_stale => {
                 if !is_stale(path, &address) {
@@ -221,8 +225,9 @@ impl ListenOptions {
 #[must_use = "a listener accepts nobody before it is registered"]
 pub struct Listener<S> {
     options: ListenOptions,
-    socket: OwnedFd,
+    /// Before the socket: while that is open nobody takes the file for stale, and no other has its identity.
     file: Option<SocketFile>,
+    socket: OwnedFd,
     streams: PhantomData<fn() -> S>,
 }
 

@@ -105,6 +105,17 @@ pub fn listen(socket: impl AsFd, backlog: u32) -> io::Result<()> {
     Ok(())
 }
 
+/// Locks a directory until the result is dropped, for those who lock it too.
+///
+/// # Errors
+/// The kernel's, if the directory cannot be read.
+#[doc(alias = "flock")]
+pub fn lock_directory(path: &Path) -> io::Result<impl Drop + use<>> {
+    let directory = std::fs::File::open(path)?;
+    nix::fcntl::Flock::lock(directory, nix::fcntl::FlockArg::LockExclusive)
+        .map_err(|(_, errno)| from_nix(errno))
+}
+
 /// Takes a connection that waits; it is non-blocking and close-on-exec.
 ///
 /// # Errors
