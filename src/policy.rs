@@ -105,10 +105,10 @@ impl Tempo {
         self.handler > SHORT
     }
 
-    /// Whether `events` are worth waking a thread for.
-    pub(crate) fn is_backlog(&self, events: usize) -> bool {
-        let enough = if self.has_long_handlers() { BACKLOG } else { BACKLOG_OF_SHORT };
-        self.time_for(events) > enough
+    /// Whether `events` are worth waking a thread for, where so many may run at once.
+    pub(crate) fn is_backlog(&self, events: usize, running: usize) -> bool {
+        let of_short = (BACKLOG_OF_SHORT / running.max(1) as u64).max(BACKLOG);
+        self.time_for(events) > if self.has_long_handlers() { BACKLOG } else { of_short }
     }
 
     /// Whether `events` are worth staying for.
@@ -134,8 +134,9 @@ const SHORT: u64 = 10_000;
 /// Work for so long is worth waking a thread for, which is up about 50 us later.
 const BACKLOG: u64 = 40_000;
 
-/// The same for short handlers: what one thread gets done until the crowd is a crowd.
-const BACKLOG_OF_SHORT: u64 = 400_000;
+/// The same for short handlers, shared out among those that may run: on two CPUs one thread is faster than
+/// two that take turns at the caches, and the more there are the sooner another pays.
+const BACKLOG_OF_SHORT: u64 = 1_200_000;
 
 /// What is left for a thread that is awake to stay.
 const REMAINDER: u64 = 20_000;

@@ -521,7 +521,7 @@ impl State {
         let worth = match self.policy.promotion {
             Promotion::Eager => room && (self.has_seat() || !self.leftover.is_empty()),
             Promotion::Adaptive => {
-                let backlog = self.tempo.is_backlog(self.leftover.len());
+                let backlog = self.tempo.is_backlog(self.leftover.len(), self.policy.running);
                 let unserved = self.running == 0 && !self.leftover.is_empty();
                 let unseen = self.seated == 0 && (self.running == 0 || self.has_seat());
                 room && (backlog || unserved || unseen)
