@@ -221,8 +221,8 @@ impl Builder {
     /// How long a handler may run before the pool takes it for blocked and brings in another thread.
     /// Looked at about that often, and only while it could matter.
     ///
-    /// Default: 1 ms; but while an event waits because as many run as may, eight times what handlers usually
-    /// take is enough, and at least 50 us.
+    /// Default: 2 ms; but where an event waits because as many run as may, and times are not busy, eight times
+    /// what handlers usually take is enough, and at least 50 us.
     pub fn budget(mut self, budget: Duration) -> Builder {
         self.budget = Some(budget);
         self
@@ -491,9 +491,9 @@ const EVENTS: usize = 64;
 /// A batch is kept per thread.
 const MOST_EVENTS: i64 = 4_096;
 
-/// About 20 wake-ups: short enough that a blocked thread is missed for little, long enough that
-/// looking costs nothing.
-const BUDGET: Duration = Duration::from_millis(1);
+/// Short enough that a blocked thread is missed for little, long enough that looking costs half a percent, and
+/// that one which was preempted is mostly back.
+const BUDGET: Duration = Duration::from_millis(2);
 
 /// Long enough for a busy hour's pauses, short enough for stacks not to be kept for a day.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);

@@ -13,6 +13,7 @@ use crate::handle_set::{HandleSet, Inner};
 use crate::handler::{Blocking, Caller, Context, Deactivation, Next, Reason, Sharing};
 use crate::interest::{MESSAGE, Ready, TIMEOUT};
 use crate::settle::{Office, Settled, Wanted, Why, settle};
+use crate::sync::atomic::Ordering;
 use crate::sync::{nanoseconds, now};
 use crate::sys::epoll::{Event, Events, Flags};
 use crate::token::{HandleId, Token};
@@ -56,11 +57,20 @@ impl Demultiplexer for HandleSet {
     }
 
     fn blocking(&self, event: Event, budget: Duration) -> Blocking {
+        if !self.inner.has_habits() {
+            return Blocking::Learned;
+        }
         let slot = self.inner.table.get(Token::unpack(event.data()).slot);
         slot.map_or(Blocking::Learned, |slot| slot.blocking(nanoseconds(budget)))
     }
 
     fn learn(&self, event: Event, took: u64) {
+        if !self.inner.has_habits() {
+            if took < REMARKABLE {
+                return;
+            }
+            self.inner.note_habits();
+        }
         if let Some(slot) = self.inner.table.get(Token::unpack(event.data()).slot) {
             slot.learn(took);
         }
@@ -254,6 +264,16 @@ impl Inner {
         }
     }
 
+    /// Whether what is known of each handler is worth a look.
+    fn has_habits(&self) -> bool {
+        // Relaxed, here and below: it decides about speed, not about right and wrong.
+        self.has_habits.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_habits(&self) {
+        self.has_habits.store(true, Ordering::Relaxed);
+    }
+
     /// Calls user code on behalf of this set, contained.
     pub(crate) fn call<R>(&self, code: impl FnOnce() -> R) -> Result<R, Panicked> {
         upcall::contain_for(Some(self.id), self.on_panic, code)
@@ -390,3 +410,6 @@ impl From<Cause> for Reason {
 fn copy(error: &io::Error) -> io::Error {
     error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
 }
+
+/// A handler that takes so many nanoseconds is worth remembering: most never do.
+const REMARKABLE: u64 = 50_000;

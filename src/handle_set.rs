@@ -15,7 +15,7 @@ use crate::handler::{Blocking, Deactivation, Handler, SharedHandler};
 use crate::interest::{Interest, MESSAGE};
 use crate::post::Posted;
 use crate::settle::Arming;
-use crate::sync::atomic::AtomicU64;
+use crate::sync::atomic::{AtomicBool, AtomicU64};
 use crate::sync::{self, Arc, Condvar, Mutex, now};
 use crate::sys::epoll::{Epoll, Event};
 use crate::sys::fork::Process;
@@ -54,6 +54,9 @@ pub(crate) struct Inner {
     pub(crate) on_panic: OnPanic,
     deactivation: Deactivation,
     pub(crate) deadlines: Deadlines<AlarmClock>,
+    /// Some handler has been said to block, or not to, or has taken long enough to be watched. Until then
+    /// nobody has to look at what is known of each.
+    pub(crate) has_habits: AtomicBool,
     /// What did not come from the kernel; the waker tells of it.
     pub(crate) handed_in: Mutex<VecDeque<Event>>,
     pub(crate) posted: Mutex<Posted>,
@@ -158,6 +161,7 @@ impl HandleSet {
             on_panic,
             deactivation,
             deadlines: Deadlines::new(alarm),
+            has_habits: AtomicBool::new(false),
             handed_in: Mutex::new(VecDeque::new()),
             posted: Mutex::new(Posted::new()),
             dropped: Arc::new(AtomicU64::new(0)),
@@ -376,6 +380,9 @@ impl HandleSet {
         let deactivation = registration.deactivation.unwrap_or(self.inner.deactivation);
         let token = Token { slot: number, generation: slot.generation() };
         slot.expect(registration.blocking);
+        if registration.blocking != Blocking::Learned {
+            self.inner.note_habits();
+        }
         // Reserved first, so that an event that comes before the handler is in its place is noted.
         let reserved = slot.reserve(interest, armed, concurrent);
         let arming = Arming { deactivation, armed: armed.then_some(interest) };

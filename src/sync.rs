@@ -150,16 +150,10 @@ pub(crate) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Nanoseconds on the monotonic clock since the process first asked.
+/// Nanoseconds on the monotonic clock. Never zero, which stands for "not running" in a worker's record: the
+/// machine has been up for longer.
 #[cfg(not(any(all(test, loom), all(test, shuttle))))]
-pub(crate) fn now() -> u64 {
-    use std::sync::OnceLock;
-    use std::time::Instant;
-
-    static START: OnceLock<Instant> = OnceLock::new();
-    // Never zero, which stands for "not running" in a worker's record.
-    START.get_or_init(Instant::now).elapsed().as_nanos() as u64 + 1
-}
+pub(crate) use crate::sys::clock::monotonic as now;
 
 #[cfg(any(all(test, loom), all(test, shuttle)))]
 pub(crate) use model::now;

@@ -9,6 +9,7 @@
 #![allow(unsafe_code)]
 
 mod borrowed;
+pub mod clock;
 pub mod epoll;
 pub mod eventfd;
 pub mod fork;
