@@ -70,6 +70,8 @@ pub(crate) struct State {
     /// Roles taken so far, and how many at the watchman's last look: whether anything moves.
     moves: u64,
     moves_seen: u64,
+    /// Looks of the watchman since somebody was last found late.
+    quiet_looks: u32,
     /// Since when nobody sits, and for how long nobody sat before that.
     vacant_since: Option<u64>,
     vacant: u64,
@@ -121,7 +123,7 @@ pub(crate) enum Assignment {
     Seat { most: usize, errands: Errands, surplus: bool },
     /// Process this.
     Event { event: Event, errands: Errands },
-    /// Follow, and if `watch`, look after the others in time; in any case come again in `again`. If
+    /// Follow, and if `watch`, look after the others; come again in `again`, if there is such a time. If
     /// `surplus`, leave when the time for that has come.
     Follow { bed: Bed, watch: bool, again: Option<Duration>, surplus: bool },
     /// The pool stops.
@@ -164,6 +166,7 @@ impl Rank {
             departed: ThreadMetrics::default(),
             moves: 0,
             moves_seen: 0,
+            quiet_looks: 0,
             vacant_since: Some(now()),
             vacant: 0,
         };
@@ -353,7 +356,9 @@ impl State {
             // Something waits for those who run.
             self.is_crowded().then(|| self.patience())
         };
-        let (again, surplus) = (again.map(Duration::from_nanos), self.is_surplus(worker));
+        let look = watch.then(|| self.look_interval());
+        let again = again.into_iter().chain(look).min().map(Duration::from_nanos);
+        let surplus = self.is_surplus(worker);
         Assignment::Follow { bed: self.followers.push(worker), watch, again, surplus }
     }
 
@@ -589,6 +594,14 @@ impl State {
         if guesses { self.tempo.patience().min(budget) } else { budget }
     }
 
+    /// In how many nanoseconds the watchman looks. Where nobody has been late for many looks it looks less
+    /// often, because looking costs the CPU of whoever runs; the first that is late brings it back.
+    fn look_interval(&self) -> u64 {
+        let backed_off = self.policy.guesses && self.is_busy();
+        let doublings = if backed_off { (self.quiet_looks / QUIET).min(MOST_DOUBLINGS) } else { 0 };
+        nanoseconds(self.policy.budget).saturating_mul(1 << doublings)
+    }
+
     /// Handlers that have run for too long no longer count as running. Returns whether there are any.
     fn find_late(&mut self, finder: &Worker, now: u64) -> bool {
         let latest = now.saturating_sub(self.patience());
@@ -605,6 +618,9 @@ impl State {
         self.running -= late;
         self.overdue += late;
         finder.count(Count::Rescues, late as u64);
+        if late > 0 {
+            self.quiet_looks = 0;
+        }
         late > 0
     }
 
@@ -612,6 +628,7 @@ impl State {
     fn look_after(&mut self, watchman: &Worker, now: u64) -> bool {
         let moved = self.moves != self.moves_seen;
         self.moves_seen = self.moves;
+        self.quiet_looks = self.quiet_looks.saturating_add(1);
         let late = self.find_late(watchman, now);
         if !moved && self.seated > 0 && self.leftover.is_empty() {
             // It was busy, and then the last event came. An idle process must not tick.
@@ -660,6 +677,10 @@ impl State {
         }
     }
 }
+
+/// After so many looks at which nobody was late the watchman looks half as often, and so on.
+const QUIET: u32 = 16;
+const MOST_DOUBLINGS: u32 = 2;
 
 /// All of them may share one handle.
 pub(crate) const MOST_THREADS: usize = MOST_SHARERS;

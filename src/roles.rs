@@ -233,8 +233,7 @@ impl<'p, D: Demultiplexer> Follower<'p, D> {
                     if arrival == Arrival::Chosen {
                         member.worker.count(Count::IdleWakes, 1);
                     }
-                    let watch_for = watch.then_some(rank.policy.budget);
-                    let timeout = shorter(shorter(watch_for, again), member.remaining(at));
+                    let timeout = shorter(again, member.remaining(at));
                     let timeout = shorter(timeout, member.idle_rest(surplus, at));
                     let token = bed.sleep(&member.worker, rank.policy.spin, timeout);
                     at = now();
