@@ -107,8 +107,10 @@ impl Tempo {
 
     /// Whether `events` are worth waking a thread for, where so many may run at once.
     pub(crate) fn is_backlog(&self, events: usize, running: usize) -> bool {
-        let of_short = (BACKLOG_OF_SHORT / running.max(1) as u64).max(BACKLOG);
-        self.time_for(events) > if self.has_long_handlers() { BACKLOG } else { of_short }
+        let time = self.time_for(events);
+        // Multiplied, not divided: this is asked with every event.
+        let of_short = || time.saturating_mul(running as u64) > BACKLOG_OF_SHORT;
+        time > BACKLOG && (self.has_long_handlers() || of_short())
     }
 
     /// Whether `events` are worth staying for.

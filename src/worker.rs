@@ -148,8 +148,12 @@ impl Worker {
 
     /// Takes another role; called by the thread itself.
     pub(crate) fn change_role(&self, role: Role, now: u64) {
-        let since = self.record.since.load(Ordering::Relaxed);
         let before = self.record.role.load(Ordering::Relaxed) as usize;
+        if before == role as usize {
+            // From one handler to the next, mostly.
+            return;
+        }
+        let since = self.record.since.load(Ordering::Relaxed);
         add(&self.record.times[before], now.saturating_sub(since));
         self.record.since.store(now, Ordering::Relaxed);
         self.record.role.store(role as u8, Ordering::Relaxed);
@@ -164,8 +168,10 @@ impl Worker {
     pub(crate) fn count_dispatch(&self, dispatched: Dispatched) {
         self.count(Count::Events, u64::from(dispatched.handled));
         self.count(Count::Rearms, u64::from(dispatched.rearms));
-        self.count(Count::Stale, u64::from(dispatched.stale));
-        self.count(Count::Noted, u64::from(dispatched.noted));
+        if !dispatched.handled {
+            self.count(Count::Stale, u64::from(dispatched.stale));
+            self.count(Count::Noted, u64::from(dispatched.noted));
+        }
         self.count(Count::Panics, u64::from(dispatched.panicked));
     }
 
