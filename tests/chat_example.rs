@@ -4,23 +4,15 @@ mod util;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Output};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use util::PATIENCE;
 
-/// `cargo test` builds the examples beside the tests.
 fn chat() -> Command {
-    let test = std::env::current_exe().unwrap();
-    let target: PathBuf = test.parent().unwrap().parent().unwrap().into();
-    let example = target.join("examples/chat");
-    assert!(example.exists(), "{} is missing: cargo build --examples", example.display());
-    let mut command = Command::new(example);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
+    util::example("chat")
 }
 
 fn run(args: &[&str]) -> Output {

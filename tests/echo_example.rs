@@ -6,7 +6,6 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -15,15 +14,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use util::PATIENCE;
 
-/// `cargo test` builds the examples beside the tests.
 fn echo() -> Command {
-    let test = std::env::current_exe().unwrap();
-    let target: PathBuf = test.parent().unwrap().parent().unwrap().into();
-    let example = target.join("examples/echo");
-    assert!(example.exists(), "{} is missing: cargo build --examples", example.display());
-    let mut command = Command::new(example);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
+    util::example("echo")
 }
 
 fn run(args: &[&str]) -> Output {

@@ -234,17 +234,53 @@ fn a_child_forked_in_a_handler_does_not_go_on_in_the_pool() {
         for _ in 0..10 {
             ping(&mut peer);
         }
-        let child: nix::unistd::Pid = children.recv_timeout(PATIENCE).unwrap();
-        let ended = nix::sys::wait::waitpid(child, None).unwrap();
-        let aborted = nix::sys::signal::Signal::SIGABRT;
-        assert!(
-            matches!(ended, nix::sys::wait::WaitStatus::Signaled(_, signal, _) if signal == aborted),
-            "{ended:?}"
-        );
+        assert_aborted(&children);
         for _ in 0..10 {
             ping(&mut peer);
         }
     });
+}
+
+/// The same for one that was forked in the hook of a handle.
+#[test]
+fn a_child_forked_in_a_hook_does_not_go_on_in_the_pool() {
+    struct Forking(EventFd, mpsc::Sender<nix::unistd::Pid>);
+    impl AsFd for Forking {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            self.0.as_fd()
+        }
+    }
+    impl Handler for Forking {
+        fn ready(&mut self, _ready: Ready, _cx: &mut Context<'_>) -> Next {
+            Next::Close
+        }
+
+        fn closed(&mut self, _id: HandleId, _reason: Reason) {
+            fork_and_return(&self.1);
+        }
+    }
+    in_own_process("a_child_forked_in_a_hook_does_not_go_on_in_the_pool", || {
+        let (pool, _watchdog) = pool(Pool::builder().threads(1));
+        let (told, children) = mpsc::channel();
+        let (probe, mut peer) = Probe::pair(echo);
+        pool.handles().register(probe, Interest::READABLE).unwrap();
+        pool.handles().register(Forking(ready(), told), Interest::READABLE).unwrap();
+        assert_aborted(&children);
+        for _ in 0..10 {
+            ping(&mut peer);
+        }
+    });
+}
+
+#[track_caller]
+fn assert_aborted(children: &mpsc::Receiver<nix::unistd::Pid>) {
+    let child = children.recv_timeout(PATIENCE).unwrap();
+    let ended = nix::sys::wait::waitpid(child, None).unwrap();
+    let aborted = nix::sys::signal::Signal::SIGABRT;
+    assert!(
+        matches!(ended, nix::sys::wait::WaitStatus::Signaled(_, signal, _) if signal == aborted),
+        "{ended:?}"
+    );
 }
 
 #[allow(unsafe_code)] // forking is

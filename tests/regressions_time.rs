@@ -11,8 +11,8 @@ use std::time::Duration;
 use cabrank::net::ListenOptions;
 use cabrank::sys::eventfd::EventFd;
 use cabrank::{
-    Capacity, Context, Follower, Interest, Next, Pool, Promotion, Registration, Remote, Role, Turn,
-    Watch, handler_fn,
+    Capacity, Context, Error, Follower, Interest, Next, Pool, Promotion, Registration, Remote,
+    Role, Turn, Watch, handler_fn,
 };
 use util::{Counter, PATIENCE, pool, wait_until};
 
@@ -175,6 +175,21 @@ fn a_thread_in_its_stop_hook_is_not_in_the_way() {
     let go = block_one(&pool);
     still_serves(&pool);
     drop((go, leave));
+}
+
+/// The time for the end did not count for stop hooks, which were waited for as long as they took.
+#[test]
+fn stop_hooks_are_waited_for_no_longer_than_the_deadline() {
+    let (leave, left) = mpsc::channel::<()>();
+    let left = std::sync::Mutex::new(left);
+    let builder = Pool::builder().threads(1).on_thread_stop(move |_| {
+        let _ = left.lock().unwrap().recv_timeout(PATIENCE);
+    });
+    let (pool, _watchdog) = pool(builder);
+    let unfinished = pool.finish_within(SOON).unwrap_err();
+    assert!(matches!(unfinished.error, Error::StillRunning { threads: 1, .. }), "{unfinished}");
+    drop(leave);
+    assert_eq!(unfinished.pool.finish().threads.len(), 1);
 }
 
 /// The report of a handler that overran its budget was made by a thread that held a seat.

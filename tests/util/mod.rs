@@ -301,6 +301,18 @@ pub fn in_own_process_blocking(signal: i32, test: &str, code: impl FnOnce() + Se
     ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
+/// One of the examples, which `cargo test` builds beside the tests.
+#[track_caller]
+pub fn example(name: &str) -> process::Command {
+    let test = std::env::current_exe().unwrap();
+    let example = test.parent().unwrap().parent().unwrap().join("examples").join(name);
+    assert!(example.exists(), "{} is missing: cargo build --examples", example.display());
+    let mut command = process::Command::new(example);
+    command.stdin(process::Stdio::null());
+    command.stdout(process::Stdio::piped()).stderr(process::Stdio::piped());
+    command
+}
+
 /// Runs a process and collects what it says; one that takes too long is killed.
 #[track_caller]
 pub fn output_in_time(mut command: process::Command) -> process::Output {
