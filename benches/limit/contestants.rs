@@ -122,7 +122,7 @@ fn bare_loop(listener: &TcpListener, cost: Cost) -> io::Result<()> {
     let mut events = Events::with_capacity(NonZeroUsize::new(64).unwrap());
     loop {
         epoll.wait(&mut events, None)?;
-        for event in events.as_slice() {
+        for event in events.iter() {
             if event.data() == LISTENER {
                 while let Ok(connection) = accept(listener, cost) {
                     epoll.add(&connection, Flags::IN | Flags::RDHUP, connections.len() as u64)?;

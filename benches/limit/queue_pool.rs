@@ -40,9 +40,9 @@ pub(crate) fn serve(listener: &TcpListener, threads: usize, cost: Cost) -> io::R
     let mut events = Events::with_capacity(NonZeroUsize::new(64).unwrap());
     loop {
         shop.epoll.wait(&mut events, None)?;
-        for event in events.as_slice() {
+        for event in events.iter() {
             if event.data() != LISTENER {
-                shop.queue.lock().unwrap().push_back(*event);
+                shop.queue.lock().unwrap().push_back(event);
                 shop.filled.notify_one();
                 continue;
             }

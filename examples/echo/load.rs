@@ -197,7 +197,7 @@ impl Clients {
             if now >= time {
                 return Ok(self.outcome(now));
             }
-            for event in events.as_slice() {
+            for event in events.iter() {
                 if event.data() == INPUT {
                     return Ok(self.outcome(now));
                 }
@@ -237,7 +237,7 @@ impl Clients {
             };
             self.epoll.wait(&mut events, Some(timeout))?;
             let now = self.start.elapsed();
-            for event in events.as_slice() {
+            for event in events.iter() {
                 if event.data() == INPUT {
                     return Ok(self.outcome(now));
                 }

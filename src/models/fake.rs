@@ -220,7 +220,7 @@ impl Demultiplexer for Fake {
         assert!(kernel.waiting <= self.limits.seats, "I1: more threads wait than may");
         assert_eq!(kernel.cleared, 0, "I8: a thread waits after the end");
         kernel.harvest(events, most);
-        while events.as_slice().is_empty() && !kernel.broken {
+        while events.is_empty() && !kernel.broken {
             kernel = match timeout {
                 None => self.ready.wait(kernel),
                 Some(Duration::ZERO) => break,

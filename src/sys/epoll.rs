@@ -123,7 +123,7 @@ impl Epoll {
 
     fn wait_once(
         &self,
-        buffer: &mut [MaybeUninit<Event>],
+        buffer: &mut [MaybeUninit<libc::epoll_event>],
         timeout: Option<Duration>,
     ) -> io::Result<usize> {
         let most = i32::try_from(buffer.len()).unwrap_or(i32::MAX);
@@ -136,7 +136,7 @@ impl Epoll {
         }
         let milliseconds = timeout.map_or(-1, round_up_to_milliseconds);
         // SAFETY: the kernel writes at most `most` events from `pointer` on, which is the buffer's
-        // length; `Event` is a transparent wrapper of `epoll_event`.
+        // length.
         let filled = unsafe { syscall!(epoll_wait(fd, pointer, most, milliseconds)) }?;
         Ok(filled as usize)
     }
@@ -322,25 +322,29 @@ impl fmt::Debug for Flags {
 }
 
 /// One event as the kernel reports it.
+// Not the kernel's own form, which is packed on some machines, and copied in pieces that the CPU cannot
+// put together at once when they are read.
 #[derive(Clone, Copy)]
 #[doc(alias = "epoll_event")]
-#[repr(transparent)]
-pub struct Event(libc::epoll_event);
+pub struct Event {
+    flags: Flags,
+    data: u64,
+}
 
 impl Event {
     /// An event with the given flags and user data, as a demultiplexer in a test would report it.
     pub const fn new(flags: Flags, data: u64) -> Event {
-        Event(libc::epoll_event { events: flags.0, u64: data })
+        Event { flags, data }
     }
 
     /// What happened.
     pub const fn flags(&self) -> Flags {
-        Flags(self.0.events)
+        self.flags
     }
 
     /// The 64 bits given when the source was added or last modified.
     pub const fn data(&self) -> u64 {
-        self.0.u64
+        self.data
     }
 }
 
@@ -352,7 +356,7 @@ impl fmt::Debug for Event {
 
 /// Room for the events of one wait; allocates once.
 pub struct Events {
-    buffer: Box<[MaybeUninit<Event>]>,
+    buffer: Box<[MaybeUninit<libc::epoll_event>]>,
     filled: usize,
 }
 
@@ -367,17 +371,27 @@ impl Events {
         self.buffer.len()
     }
 
+    /// How many events the last wait has reported.
+    pub fn len(&self) -> usize {
+        self.filled
+    }
+
+    /// Whether the last wait has reported none.
+    pub fn is_empty(&self) -> bool {
+        self.filled == 0
+    }
+
     /// The events of the last wait.
-    pub fn as_slice(&self) -> &[Event] {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Event> + DoubleEndedIterator + '_ {
+        self.written().iter().map(|event| Event::new(Flags(event.events), event.u64))
+    }
+
+    /// As the kernel has written them.
+    fn written(&self) -> &[libc::epoll_event] {
         let filled = &self.buffer[..self.filled];
         // SAFETY: `filled` is only ever the number of events the kernel, or `push`, has written to
         // the front of the buffer.
-        unsafe { &*(ptr::from_ref(filled) as *const [Event]) }
-    }
-
-    /// The events of the last wait, one by one.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Event> + '_ {
-        self.as_slice().iter()
+        unsafe { &*(ptr::from_ref(filled) as *const [libc::epoll_event]) }
     }
 
     /// Forgets the events of the last wait.
@@ -390,7 +404,7 @@ impl Events {
         let before = self.filled;
         let mut at = 0;
         while at < self.filled {
-            if self.as_slice()[at].data() == data {
+            if self.written()[at].u64 == data {
                 self.filled -= 1;
                 self.buffer.swap(at, self.filled);
             } else {
@@ -404,7 +418,7 @@ impl Events {
     pub fn push(&mut self, event: Event) -> bool {
         match self.buffer.get_mut(self.filled) {
             Some(place) => {
-                place.write(event);
+                place.write(libc::epoll_event { events: event.flags.0, u64: event.data });
                 self.filled += 1;
                 true
             }
@@ -422,12 +436,6 @@ impl fmt::Debug for Events {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn event_has_the_layout_of_the_kernels() {
-        assert_eq!(size_of::<Event>(), size_of::<libc::epoll_event>());
-        assert_eq!(align_of::<Event>(), align_of::<libc::epoll_event>());
-    }
 
     #[test]
     fn timeouts_round_up_and_saturate() {

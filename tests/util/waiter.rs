@@ -38,7 +38,7 @@ impl Waiter {
             let mut events = room(1);
             tell.send(thread_id()).unwrap();
             epoll.wait(&mut events, Some(PATIENCE)).unwrap();
-            events.as_slice().to_vec()
+            events.iter().collect::<Vec<_>>()
         });
         let tid = told.recv().unwrap();
         let sleeps = await_sleep(tid);
