@@ -5,15 +5,15 @@
 
 use std::process;
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Forks between the process's start and this process. Relaxed everywhere: the child that changes
-/// it has one thread, and whoever reads it later was started by that thread.
+/// Forks between the process's start and this process, or `UNKNOWN`. Relaxed everywhere: the child that
+/// changes it has one thread, and whoever reads it later was started by that thread.
 static DEPTH: AtomicU32 = AtomicU32::new(0);
 
 /// The C library had no memory for the hook that changes `DEPTH`: a process is known by its number then.
-/// Relaxed everywhere: `INSTALL` orders it before the first value that is made.
-static WITHOUT_HOOK: AtomicBool = AtomicBool::new(false);
+/// `INSTALL` orders it before the first value that is made.
+const UNKNOWN: u32 = u32::MAX;
 
 /// The process an object was made in.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -30,23 +30,25 @@ impl Process {
             // SAFETY: the hook touches one atomic, so it may run in the child of a threaded
             // process; it is a function of this program and stays as long as the program.
             let refused = unsafe { libc::pthread_atfork(None, None, Some(in_child)) } != 0;
-            WITHOUT_HOOK.store(refused, Ordering::Relaxed);
+            if refused {
+                DEPTH.store(UNKNOWN, Ordering::Relaxed);
+            }
         });
         Process(Process::name())
     }
 
     /// Whether this process is the one the value was made in, and not a forked child of it. Costs
-    /// two loads. A child made by a raw `clone` that bypasses libc is not recognised.
+    /// one load. A child made by a raw `clone` that bypasses libc is not recognised.
     pub fn is_current(self) -> bool {
         self.0 == Process::name()
     }
 
     /// What tells this process from its parent.
     fn name() -> u32 {
-        if WITHOUT_HOOK.load(Ordering::Relaxed) {
-            return process::id();
+        match DEPTH.load(Ordering::Relaxed) {
+            UNKNOWN => process::id(),
+            depth => depth,
         }
-        DEPTH.load(Ordering::Relaxed)
     }
 }
 
@@ -62,7 +64,7 @@ mod tests {
         // SAFETY: the child makes two comparisons and one system call.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            WITHOUT_HOOK.store(true, Ordering::Relaxed);
+            DEPTH.store(UNKNOWN, Ordering::Relaxed);
             let here = Process::current();
             let known = here.is_current() && here.0 == process::id() && !ordinary.is_current();
             // SAFETY: ends the child without running what is its parent's to run.
