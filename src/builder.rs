@@ -10,6 +10,7 @@ use crate::handler::Deactivation;
 use crate::policy::{Growth, Policy, Promotion};
 use crate::pool::Pool;
 use crate::rank::MOST_THREADS;
+use crate::sync::nanoseconds;
 use crate::sys::sched;
 use crate::table;
 use crate::token::HandleId;
@@ -303,6 +304,9 @@ impl Builder {
 
     /// Checks the choices, makes the handle set and starts the threads.
     ///
+    /// The CPUs it plans with are those that the calling thread may use, which its threads inherit: a pool
+    /// that is built on a thread pinned to one CPU has that one. Build before you pin.
+    ///
     /// # Errors
     /// [`Error::ZeroThreads`], [`Error::Zero`], [`Error::MoreLeadersThanThreads`],
     /// [`Error::OutOfRange`], [`Error::InvalidName`] and [`Error::NoSuchCpu`] for choices that cannot be;
@@ -360,8 +364,8 @@ impl Builder {
             growth: Growth {
                 least,
                 most,
-                keep_alive: self.keep_alive,
-                interval: self.growth_interval,
+                keep_alive: nanoseconds(self.keep_alive),
+                interval: nanoseconds(self.growth_interval),
             },
         })
     }

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use crate::followers::Order;
-use crate::sync::nanoseconds;
 
 /// When a follower is brought in.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -46,7 +45,7 @@ impl Policy {
     /// How much longer a thread stays that has been idle for so many nanoseconds.
     pub(crate) fn idle_rest(&self, idle: u64) -> Duration {
         // The last that is idle stays for longer, and looks again as late.
-        let keep_alive = nanoseconds(self.growth.keep_alive).max(1);
+        let keep_alive = self.growth.keep_alive;
         Duration::from_nanos(keep_alive - idle % keep_alive)
     }
 }
@@ -56,10 +55,10 @@ impl Policy {
 pub(crate) struct Growth {
     pub(crate) least: usize,
     pub(crate) most: usize,
-    /// How long an idle thread above the least stays.
-    pub(crate) keep_alive: Duration,
-    /// At least so much time is between two threads that are started.
-    pub(crate) interval: Duration,
+    /// For how many nanoseconds an idle thread above the least stays; at least one.
+    pub(crate) keep_alive: u64,
+    /// At least so many nanoseconds are between two threads that are started.
+    pub(crate) interval: u64,
 }
 
 /// What the last waits and handlers were like. Guarded by the rank's lock.

@@ -4,7 +4,7 @@
 
 mod util;
 
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use cabrank::sys::eventfd::EventFd;
 use cabrank::{
-    Builder, Ending, Error, HandleId, Interest, Left, Next, Pool, Registration, shared_fn,
+    Builder, Ending, Error, HandleId, Interest, Left, Next, Pool, Registration, Turn, Watch,
+    shared_fn,
 };
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
@@ -341,5 +342,48 @@ fn a_forked_child_makes_pools_of_its_own() {
         });
         assert_eq!(status, Some(0));
         inhabited.is_undisturbed();
+    });
+}
+
+/// Whatever role the forking thread had, its copy in the child takes nothing of the parent's: the event
+/// that was detected, or is to be processed, stays the parent's.
+#[test]
+fn a_role_carried_over_a_fork_takes_nothing_from_the_parent() {
+    in_own_process("a_role_carried_over_a_fork_takes_nothing_from_the_parent", || {
+        let (pool, _watchdog) = pool(Pool::builder().threads(0).joiners(1).papers());
+        let (probe, mut peer) = Probe::pair(util::echo);
+        pool.handles().register(probe, Interest::READABLE).unwrap();
+        peer.write_all(b"p").unwrap();
+        let is_over = |turn| matches!(turn, Turn::Leave(Left::Forked));
+
+        let mut follower = Some(pool.enlist().unwrap());
+        let status = forked(|| i32::from(!is_over(follower.take().unwrap().follow())));
+        assert_eq!(status, Some(0), "a follower follows in the child");
+
+        let Turn::Lead(leader) = follower.unwrap().follow() else { panic!("not the leader") };
+        let mut leader = Some(leader);
+        let status = forked(|| match leader.take().unwrap().wait() {
+            Watch::Nothing(follower) => i32::from(!is_over(follower.follow())),
+            Watch::Detected(_) => 2,
+        });
+        assert_eq!(status, Some(0), "a leader waits in the child");
+
+        let Watch::Detected(detected) = leader.unwrap().wait() else { panic!("the event is lost") };
+        let mut detected = Some(detected);
+        let status = forked(|| match detected.take().unwrap().promote() {
+            Err(follower) => i32::from(!is_over(follower.follow())),
+            Ok(_) => 2,
+        });
+        assert_eq!(status, Some(0), "a leader promotes in the child");
+
+        let mut processing = Some(detected.unwrap().promote().expect("nobody else runs"));
+        let status = forked(|| i32::from(!is_over(processing.take().unwrap().process().follow())));
+        assert_eq!(status, Some(0), "a handler runs in the child");
+
+        // Nothing has happened to any of them here.
+        drop(processing.unwrap().process());
+        let mut back = [0];
+        peer.read_exact(&mut back).unwrap();
+        assert_eq!(&back, b"p");
     });
 }

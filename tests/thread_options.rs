@@ -39,6 +39,30 @@ fn threads_are_pinned_to_the_cpus_of_a_list_in_its_order() {
     assert_eq!(sched::allowed_cpus().len(), cpus.len(), "who builds the pool is not pinned");
 }
 
+/// As with any thread that is started: a pool built on a pinned thread stays where that one is, knows how
+/// little it has, and does not promise more.
+#[test]
+fn a_pool_that_is_built_on_a_pinned_thread_stays_on_its_cpus() {
+    let cpus = sched::allowed_cpus();
+    let other = cpus[cpus.len() - 1];
+    thread::spawn(move || {
+        sched::pin_to_cpu(cpus[0]).unwrap();
+        for pinning in [Pinning::None, Pinning::OnePerCpu] {
+            let builder = Pool::builder().threads(3).pinning(pinning);
+            for (index, found) in by_thread(builder, sched::allowed_cpus).unwrap() {
+                assert_eq!(found, [cpus[0]], "thread {index}");
+            }
+        }
+        if other != cpus[0] {
+            let error = Pool::builder().threads(1).pinning(Pinning::Cpus(vec![other])).build();
+            let Err(Error::NoSuchCpu { cpu, available }) = error else { panic!("{error:?}") };
+            assert_eq!((cpu, available), (other, vec![cpus[0]]));
+        }
+    })
+    .join()
+    .unwrap();
+}
+
 #[test]
 fn threads_have_their_nice_values() {
     let present = niceness();

@@ -9,8 +9,8 @@ use crate::handler::Control;
 use crate::policy::{Growth, Policy, Promotion};
 use crate::rank::Rank;
 use crate::roles::{Follower, Left, Recruiter, Shared, take_part};
-use crate::sync::Arc;
 use crate::sync::model::FOREVER;
+use crate::sync::{Arc, nanoseconds};
 use crate::sys::epoll::Events;
 use crate::worker::Worker;
 
@@ -106,8 +106,8 @@ pub(crate) fn papers(order: Order) -> Policy {
         growth: Growth {
             least: usize::MAX,
             most: 0,
-            keep_alive: FOREVER,
-            interval: Duration::ZERO,
+            keep_alive: nanoseconds(FOREVER),
+            interval: 0,
         },
     }
 }

@@ -9,7 +9,7 @@ use crate::handler::Control;
 use crate::policy::{Growth, Policy};
 use crate::roles::{Follower, Left, Recruiter, Shared, take_part};
 use crate::sync::model::{FOREVER, advance};
-use crate::sync::{Arc, Condvar, Mutex};
+use crate::sync::{Arc, Condvar, Mutex, nanoseconds};
 use crate::sys::epoll::Events;
 use crate::worker::Worker;
 
@@ -98,10 +98,10 @@ impl Recruiter for Growing {
 /// A policy that grows, from one thread to `most`.
 fn any_policy(order: Order, most: usize) -> Policy {
     let policy = [adaptive_impatient, eager, papers][any(3)](order);
-    let interval = Duration::from_nanos([0, 50][any(2)]);
+    let interval = [0, 50][any(2)];
     // One that is not late is never noticed.
     let budget = Duration::from_nanos(1);
-    let growth = Growth { least: 1, most, keep_alive: FOREVER, interval };
+    let growth = Growth { least: 1, most, keep_alive: nanoseconds(FOREVER), interval };
     Policy { growth, budget, seats: 1, running: 1 + any(2), ..policy }
 }
 
@@ -173,7 +173,7 @@ fn every_event_is_handled_while_threads_come_and_go_and_block() {
     for order in ORDERS {
         explore(ITERATIONS, move || {
             let mut policy = any_policy(order, 1 + any(3));
-            policy.growth.keep_alive = Duration::from_nanos(1);
+            policy.growth.keep_alive = 1;
             let fake = Fake::new(3, no_limits(&policy), |upcall: &Upcall<'_>| {
                 advance(any(3) as u64);
                 if any(3) == 0 {
@@ -204,7 +204,7 @@ fn a_growing_pool_ends_whatever_it_is_doing() {
         explore(ITERATIONS, move || {
             let mut policy = any_policy(order, 1 + any(4));
             if any(2) == 0 {
-                policy.growth.keep_alive = Duration::from_nanos(1);
+                policy.growth.keep_alive = 1;
             }
             let fake = Fake::new(3, no_limits(&policy), |upcall: &Upcall<'_>| match any(4) {
                 0 => upcall.control.shut_down(),
