@@ -49,7 +49,7 @@ impl Deadline {
         passed
     }
 
-    fn must_be_queued(&self) -> bool {
+    pub(crate) fn must_be_queued(&self) -> bool {
         self.due < self.queued
     }
 }

@@ -144,6 +144,7 @@ impl Inner {
 
     /// Runs a handler beside other threads. What it wants is asked of the slot as from outside, and
     /// settled by the last thread to leave; only polling again can be done at once.
+    #[inline(never)]
     fn serve_shared(
         &self,
         shared: Shared<'_, Entry>,
@@ -215,6 +216,7 @@ impl Inner {
     }
 
     /// Gives a slot back, or takes out the handle where that is asked for or the kernel refuses.
+    #[inline]
     fn settle(&self, owned: Owned<'_, Entry>, token: Token, wanted: Wanted) -> Given {
         match settle(owned, wanted, &self.desk(token)) {
             Settled::AtRest { rearms, again } => Given { rearms, again, ..Given::default() },
@@ -240,6 +242,7 @@ impl Inner {
     /// The next event of a handle, for the calling thread to pass on. One that the kernel knows nothing of
     /// takes its turn behind what the kernel has to report: a handler that calls itself again and again
     /// would be all that is ever left over.
+    #[cold]
     fn pass_on(&self, flags: Flags, token: Token) -> Option<Event> {
         let event = Event::new(flags, token.pack());
         if flags.without(TIMEOUT | MESSAGE).is_empty() {
@@ -285,6 +288,7 @@ impl Inner {
 
     /// Takes the handle out of the kernel, tells the hook, drops the handler, frees the slot. Returns how
     /// often user code has panicked.
+    #[cold]
     fn evict(&self, owned: Owned<'_, Entry>, token: Token, reason: Reason) -> u32 {
         let (mut entry, empty) = owned.take();
         self.deadlines.forget(token, &entry.deadline);
@@ -335,23 +339,39 @@ struct Desk<'a> {
 }
 
 impl Office<Entry> for Desk<'_> {
+    #[inline]
     fn tell(&self, entry: &Entry, flags: Flags) -> io::Result<()> {
         match entry.fd {
             Some(fd) => self.inner.epoll.modify_raw(fd, flags, self.token.pack()),
             None => {
-                let is_armed = flags != Deactivation::OneShot.flags(None);
-                if let Some(slot) = self.inner.table.get(self.token.slot) {
-                    if is_armed && entry.has_mail() {
-                        // The slot is ours, so the event is ours to send: `settle` sees it.
-                        let _ = slot.call(self.token.generation);
-                    }
-                }
+                self.look_for_mail(entry, flags != Deactivation::OneShot.flags(None));
                 Ok(())
             }
         }
     }
 
+    #[inline]
     fn look_after_deadline(&self, entry: &mut Entry, expired: bool, retimed: bool) -> bool {
+        let has_news = expired || retimed || entry.deadline.must_be_queued();
+        has_news && self.change_deadline(entry, expired, retimed)
+    }
+}
+
+impl Desk<'_> {
+    /// A handle that the kernel does not know is armed, or disarmed.
+    #[cold]
+    fn look_for_mail(&self, entry: &Entry, is_armed: bool) {
+        if let Some(slot) = self.inner.table.get(self.token.slot) {
+            if is_armed && entry.has_mail() {
+                // The slot is ours, so the event is ours to send: `settle` sees it.
+                let _ = slot.call(self.token.generation);
+            }
+        }
+    }
+
+    /// Most handles have no deadline, and that of most others is queued where it should be.
+    #[cold]
+    fn change_deadline(&self, entry: &mut Entry, expired: bool, retimed: bool) -> bool {
         let deadlines = &self.inner.deadlines;
         if let Some(due) = retimed.then(|| deadlines.take_asked(self.token)).flatten() {
             entry.deadline.due = due;

@@ -98,6 +98,12 @@ pub(crate) struct Errands {
     pub(crate) call_seated: bool,
 }
 
+impl Errands {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.wake.is_none() && !self.recruit && !self.call_seated
+    }
+}
+
 /// What a thread has in hand when it comes to the rank.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Holding {
@@ -239,7 +245,7 @@ impl State {
         if !worker.is_joined {
             self.own += 1;
             self.newcomers += 1;
-            worker.standing.set_new(true);
+            worker.standing.come_in();
         }
         let threads = self.workers.len();
         self.followers.expect(threads);
@@ -274,14 +280,17 @@ impl State {
 
     /// A thread puts down its role.
     pub(crate) fn put_down(&mut self, worker: &Worker, holding: Holding, took: u64, now: u64) {
-        self.newcomers -= usize::from(worker.standing.set_new(false));
+        self.newcomers -= usize::from(worker.standing.is_first_time());
         match holding {
             Holding::Nothing => {}
             Holding::Seat => self.stand_up(now),
             Holding::Handler => {
                 let (overdue, blocking) = worker.standing.finish();
-                self.trusted -= usize::from(blocking == Blocking::Never);
-                self.doubtful -= usize::from(blocking == Blocking::Maybe);
+                match blocking {
+                    Blocking::Never => self.trusted -= 1,
+                    Blocking::Maybe => self.doubtful -= 1,
+                    Blocking::Learned | Blocking::Always => {}
+                }
                 if blocking != Blocking::Always {
                     self.tempo.handled(took);
                 }
@@ -387,7 +396,7 @@ impl State {
     pub(crate) fn promote(
         &mut self,
         worker: &Worker,
-        events: &[Event],
+        events: impl ExactSizeIterator<Item = Event>,
         waited: u64,
         blocking: impl Fn(Event) -> Blocking,
         now: u64,
@@ -504,7 +513,7 @@ impl State {
         let must = may && !self.stopping && self.can_grow() && !self.has_idle();
         if must {
             self.starting += 1;
-            self.recruit_after = now.saturating_add(nanoseconds(self.policy.growth.interval));
+            self.recruit_after = now.saturating_add(self.policy.growth.interval);
         }
         must
     }
@@ -640,11 +649,14 @@ impl State {
 
     fn run(&mut self, worker: &Worker, event: Event, blocking: Blocking, now: u64) {
         match blocking {
+            Blocking::Never => self.trusted += 1,
+            Blocking::Maybe => self.doubtful += 1,
+            Blocking::Learned | Blocking::Always => {}
+        }
+        match blocking {
             Blocking::Always => self.overdue += 1,
             _ => self.running += 1,
         }
-        self.trusted += usize::from(blocking == Blocking::Never);
-        self.doubtful += usize::from(blocking == Blocking::Maybe);
         self.moves += 1;
         worker.standing.start(event.data(), blocking, now);
     }

@@ -70,12 +70,12 @@ pub(crate) fn take_part<D: Demultiplexer>(mut follower: Follower<'_, D>) -> Left
 
 /// A thread that waits for a role.
 pub struct Follower<'p, D: Demultiplexer> {
-    member: Member<'p, D>,
+    member: Box<Member<'p, D>>,
 }
 
 /// A thread that waits on the handle set.
 pub struct Leader<'p, D: Demultiplexer> {
-    member: Member<'p, D>,
+    member: Box<Member<'p, D>>,
     most: usize,
     /// The pool could do without it, were it idle for long.
     surplus: bool,
@@ -83,14 +83,14 @@ pub struct Leader<'p, D: Demultiplexer> {
 
 /// A leader that has detected events and must promote before it may process.
 pub struct Detected<'p, D: Demultiplexer> {
-    member: Member<'p, D>,
+    member: Box<Member<'p, D>>,
     waited: u64,
     now: u64,
 }
 
 /// A thread that has an event to process, and no part in the waiting.
 pub struct Processing<'p, D: Demultiplexer> {
-    member: Member<'p, D>,
+    member: Box<Member<'p, D>>,
     since: u64,
 }
 
@@ -154,7 +154,7 @@ impl<'p, D: Demultiplexer> Follower<'p, D> {
             is_discharged: false,
             failure: None,
         };
-        Ok(Follower { member })
+        Ok(Follower { member: Box::new(member) })
     }
 
     /// Waits for a role: to lead, to process what another thread has detected, or to leave.
@@ -169,7 +169,7 @@ impl<'p, D: Demultiplexer> Follower<'p, D> {
         if !self.member.shared.demux.is_ours() {
             return Turn::Leave(Left::Forked);
         }
-        let member = &mut self.member;
+        let member = &mut *self.member;
         let rank = &member.shared.rank;
         let mut at = match mem::take(&mut member.finished) {
             0 => now(),
@@ -185,7 +185,7 @@ impl<'p, D: Demultiplexer> Follower<'p, D> {
         }
         loop {
             let leaves = member.reason_to_leave(at).or_else(|| {
-                let idle = Duration::from_nanos(at.saturating_sub(member.idle_since));
+                let idle = at.saturating_sub(member.idle_since);
                 let over = idle >= rank.policy.growth.keep_alive && arrival != Arrival::Chosen;
                 (over && !member.worker.is_joined && state.can_spare()).then_some(Left::Idle)
             });
@@ -248,7 +248,7 @@ impl<'p, D: Demultiplexer> Follower<'p, D> {
 impl<'p, D: Demultiplexer> Leader<'p, D> {
     /// Waits on the handle set. The handles it reports are deactivated.
     pub fn wait(mut self) -> Watch<'p, D> {
-        let member = &mut self.member;
+        let member = &mut *self.member;
         if !member.shared.demux.is_ours() {
             return Watch::Nothing(Follower { member: self.member });
         }
@@ -262,7 +262,7 @@ impl<'p, D: Demultiplexer> Leader<'p, D> {
             member.failure = Some(error);
             member.shared.shut_down();
         }
-        if member.events.as_slice().is_empty() {
+        if member.events.is_empty() {
             return Watch::Nothing(Follower { member: self.member });
         }
         Watch::Detected(Detected { member: self.member, waited: now - since, now })
@@ -273,13 +273,13 @@ impl<'p, D: Demultiplexer> Detected<'p, D> {
     /// Gives up the waiting role, to a follower where that is called for, and takes the oldest event
     /// that waits. If as many threads run as may, the events are left to them.
     pub fn promote(mut self) -> std::result::Result<Processing<'p, D>, Follower<'p, D>> {
-        let member = &mut self.member;
+        let member = &mut *self.member;
         if !member.shared.demux.is_ours() {
             return Err(Follower { member: self.member });
         }
         let rank = &member.shared.rank;
         let blocking = |event| member.shared.demux.blocking(event, rank.policy.budget);
-        let events = member.events.as_slice();
+        let events = member.events.iter();
         let promoted = rank.lock().promote(&member.worker, events, self.waited, blocking, self.now);
         member.events.clear();
         member.holding = Holding::Nothing;
@@ -299,7 +299,7 @@ impl<'p, D: Demultiplexer> Detected<'p, D> {
 impl<'p, D: Demultiplexer> Processing<'p, D> {
     /// Runs the handler and reactivates the handle.
     pub fn process(mut self) -> Follower<'p, D> {
-        let member = &mut self.member;
+        let member = &mut *self.member;
         let processed = member.event.take().filter(|_| member.shared.demux.is_ours());
         if let Some(event) = processed {
             let control = Steering { member, regions: Cell::new(0) };
@@ -357,7 +357,7 @@ impl<D: Demultiplexer> Shared<D> {
             while now() < deadline {
                 // A wake-up is gone once it is answered; who sleeps on it sleeps for ever.
                 let woken = self.demux.wait(events, most, Some(Duration::ZERO))?;
-                if woken || !events.as_slice().is_empty() {
+                if woken || !events.is_empty() {
                     return Ok(());
                 }
             }
@@ -368,7 +368,16 @@ impl<D: Demultiplexer> Shared<D> {
 }
 
 impl<D: Demultiplexer> Shared<D> {
+    #[inline]
     fn run_errands(&self, errands: Errands, worker: &Worker, recruiter: &dyn Recruiter) {
+        // As with almost every event.
+        if !errands.is_empty() {
+            self.run_some_errands(errands, worker, recruiter);
+        }
+    }
+
+    #[cold]
+    fn run_some_errands(&self, errands: Errands, worker: &Worker, recruiter: &dyn Recruiter) {
         if let Some(chosen) = errands.wake {
             chosen.wake();
             worker.count(Count::Wakes, 1);
@@ -503,8 +512,8 @@ impl<D: Demultiplexer> Drop for Member<'_, D> {
         let mut state = self.shared.rank.lock();
         let mut errands = Errands::default();
         if !self.is_discharged {
-            for event in self.event.iter().chain(self.events.as_slice()).rev() {
-                state.put_back(*event);
+            for event in self.event.into_iter().chain(self.events.iter()).rev() {
+                state.put_back(event);
             }
             state.put_down(&self.worker, self.holding, self.took, now);
             errands = state.discharge(&self.worker, now);

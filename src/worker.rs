@@ -23,7 +23,8 @@ pub(crate) struct Worker {
 }
 
 /// How the rank counts the thread. Only touched under the rank's lock, which orders it; atomic (and
-/// relaxed) only because the record is shared.
+/// relaxed) only because the record is shared. So a load and a store do for an exchange, which would cost
+/// as much as the lock does.
 #[derive(Debug)]
 pub(crate) struct Standing {
     /// Since when it is in a handler; 0 if it is not.
@@ -49,8 +50,17 @@ impl Standing {
         }
     }
 
-    pub(crate) fn set_new(&self, is_new: bool) -> bool {
-        self.is_new.swap(is_new, Ordering::Relaxed)
+    pub(crate) fn come_in(&self) {
+        self.is_new.store(true, Ordering::Relaxed);
+    }
+
+    /// It asks for a role; whether for the first time.
+    pub(crate) fn is_first_time(&self) -> bool {
+        let is_new = self.is_new.load(Ordering::Relaxed);
+        if is_new {
+            self.is_new.store(false, Ordering::Relaxed);
+        }
+        is_new
     }
 
     /// Begins a run.
@@ -65,12 +75,16 @@ impl Standing {
     pub(crate) fn finish(&self) -> (bool, Blocking) {
         self.running_since.store(0, Ordering::Relaxed);
         let blocking = Blocking::from_number(self.blocking.load(Ordering::Relaxed));
-        (self.overdue.swap(false, Ordering::Relaxed), blocking)
+        let overdue = self.overdue.load(Ordering::Relaxed);
+        self.overdue.store(false, Ordering::Relaxed);
+        (overdue, blocking)
     }
 
     /// Marks the run as overdue; whether that is news.
     pub(crate) fn block(&self) -> bool {
-        !self.overdue.swap(true, Ordering::Relaxed)
+        let is_news = !self.overdue.load(Ordering::Relaxed);
+        self.overdue.store(true, Ordering::Relaxed);
+        is_news
     }
 
     /// The run counts again, as if it had begun at `now`; whether it does. One that always blocks never does.
