@@ -358,7 +358,7 @@ impl Builder {
             order: self.order,
             promotion: self.promotion,
             spin: self.spin,
-            budget: self.budget.unwrap_or(BUDGET),
+            budget: nanoseconds(self.budget.unwrap_or(BUDGET)),
             guesses: self.budget.is_none(),
             reports_overruns: self.on_overrun.is_some(),
             growth: Growth {

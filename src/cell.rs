@@ -150,10 +150,11 @@ impl<T> Slot<T> {
         }
     }
 
-    /// The tenant's handler has taken so many nanoseconds.
-    pub(crate) fn learn(&self, took: u64) {
+    /// The tenant's handler has taken so many nanoseconds, where it may take `budget`.
+    pub(crate) fn learn(&self, took: u64, budget: u64) {
         let habits = self.habits.load(Ordering::Relaxed);
-        if habits >> DECLARED_SHIFT == Blocking::Learned as u32 {
+        let is_news = habits != 0 || took > budget;
+        if is_news && habits >> DECLARED_SHIFT == Blocking::Learned as u32 {
             let took = (took / TICK).min(LONGEST) as u32;
             let mean = habits - habits / 8 + took / 8;
             if mean != habits {

@@ -17,15 +17,16 @@ pub trait Demultiplexer: Send + Sync {
     /// Runs the handler of one event, if it still has one, and reactivates the handle.
     fn dispatch(&self, event: Event, caller: Caller<'_>) -> Dispatched;
 
-    /// Whether the handler of an event blocks, as far as is known; `budget` is what it may take.
-    fn blocking(&self, event: Event, budget: Duration) -> Blocking {
+    /// Whether the handler of an event blocks, as far as is known; `budget` is how many nanoseconds it may
+    /// take.
+    fn blocking(&self, event: Event, budget: u64) -> Blocking {
         let _ = (event, budget);
         Blocking::Learned
     }
 
-    /// An event's handler has taken so many nanoseconds.
-    fn learn(&self, event: Event, took: u64) {
-        let _ = (event, took);
+    /// An event's handler has taken so many nanoseconds, where it may take `budget`.
+    fn learn(&self, event: Event, took: u64, budget: u64) {
+        let _ = (event, took, budget);
     }
 
     /// Makes one waiting thread, or else the next to wait, return.

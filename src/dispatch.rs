@@ -14,7 +14,7 @@ use crate::handler::{Blocking, Caller, Context, Deactivation, Next, Reason, Shar
 use crate::interest::{MESSAGE, Ready, TIMEOUT};
 use crate::settle::{Office, Settled, Wanted, Why, settle};
 use crate::sync::atomic::Ordering;
-use crate::sync::{nanoseconds, now};
+use crate::sync::now;
 use crate::sys::epoll::{Event, Events, Flags};
 use crate::token::{HandleId, Token};
 use crate::upcall::{self, Panicked};
@@ -56,23 +56,24 @@ impl Demultiplexer for HandleSet {
         }
     }
 
-    fn blocking(&self, event: Event, budget: Duration) -> Blocking {
+    fn blocking(&self, event: Event, budget: u64) -> Blocking {
         if !self.inner.has_habits() {
             return Blocking::Learned;
         }
         let slot = self.inner.table.get(Token::unpack(event.data()).slot);
-        slot.map_or(Blocking::Learned, |slot| slot.blocking(nanoseconds(budget)))
+        slot.map_or(Blocking::Learned, |slot| slot.blocking(budget))
     }
 
-    fn learn(&self, event: Event, took: u64) {
+    fn learn(&self, event: Event, took: u64, budget: u64) {
         if !self.inner.has_habits() {
-            if took < REMARKABLE {
+            if took <= budget {
+                // One that never takes longer does not usually do so.
                 return;
             }
             self.inner.note_habits();
         }
         if let Some(slot) = self.inner.table.get(Token::unpack(event.data()).slot) {
-            slot.learn(took);
+            slot.learn(took, budget);
         }
     }
 
@@ -100,7 +101,7 @@ impl Inner {
         let flags = self.check_deadline(&mut owned, flags, cx);
         let state = owned.state();
         let interest = state.interest();
-        let only_mail = flags == MESSAGE && owned.fd.is_none();
+        let only_mail = flags == MESSAGE && owned.fd().is_none();
         if flags.is_empty() || only_mail && !state.is_armed() {
             // The deadline has been moved, or a mailbox is suspended, which finds its mail when it is
             // resumed.
@@ -298,7 +299,7 @@ impl Inner {
         let same = self.call(|| entry.has_its_descriptor());
         let ours = matches!(same, Ok(true));
         let in_own_process = self.process.is_current();
-        if let Some(fd) = entry.fd.filter(|_| ours && in_own_process) {
+        if let Some(fd) = entry.fd().filter(|_| ours && in_own_process) {
             // ENOENT or EBADF: closed behind our back, and so gone already.
             let _ = self.epoll.delete_raw(fd);
         }
@@ -341,7 +342,7 @@ struct Desk<'a> {
 impl Office<Entry> for Desk<'_> {
     #[inline]
     fn tell(&self, entry: &Entry, flags: Flags) -> io::Result<()> {
-        match entry.fd {
+        match entry.fd() {
             Some(fd) => self.inner.epoll.modify_raw(fd, flags, self.token.pack()),
             None => {
                 self.look_for_mail(entry, flags != Deactivation::OneShot.flags(None));
@@ -430,6 +431,3 @@ impl From<Cause> for Reason {
 fn copy(error: &io::Error) -> io::Error {
     error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
 }
-
-/// A handler that takes so many nanoseconds is worth remembering: most never do.
-const REMARKABLE: u64 = 50_000;

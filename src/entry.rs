@@ -3,6 +3,8 @@
 use std::os::fd::{AsRawFd, RawFd};
 
 use crate::cell::OnlyMut;
+#[cfg(not(any(loom, shuttle)))]
+use crate::cell::Slot;
 use crate::deadlines::Deadline;
 use crate::handler::{Context, Handler, Next, Reason, SharedHandler};
 use crate::interest::Ready;
@@ -13,9 +15,8 @@ pub(crate) struct Entry {
     /// The handler.
     resident: Box<dyn Resident>,
     pub(crate) deadline: Deadline,
-    /// The number that was registered, whatever the handler returns by now. `None`: a handle of the
-    /// engine's own, which the kernel does not know.
-    pub(crate) fd: Option<RawFd>,
+    /// The number that was registered, whatever the handler returns by now, or `NONE`.
+    fd: RawFd,
     pub(crate) arming: Arming,
 }
 
@@ -62,7 +63,12 @@ impl Entry {
         arming: Arming,
         deadline: Deadline,
     ) -> Entry {
-        Entry { resident, deadline, fd, arming }
+        Entry { resident, deadline, fd: fd.unwrap_or(NONE), arming }
+    }
+
+    /// The number that was registered. `None`: a handle of the engine's own, which the kernel does not know.
+    pub(crate) fn fd(&self) -> Option<RawFd> {
+        (self.fd != NONE).then_some(self.fd)
     }
 
     /// Runs the handler; also tells whether it still has its descriptor. User code.
@@ -79,12 +85,12 @@ impl Entry {
 
     /// Whether a shared handler's descriptor is the registered one. User code.
     pub(crate) fn has_its_descriptor_shared(&self) -> bool {
-        self.resident.fd_shared() == self.fd
+        self.resident.fd_shared() == self.fd()
     }
 
     /// Whether the handler's descriptor is the registered one. User code.
     pub(crate) fn has_its_descriptor(&mut self) -> bool {
-        self.resident.fd() == self.fd
+        self.resident.fd() == self.fd()
     }
 
     /// Runs the hook. User code.
@@ -145,5 +151,9 @@ impl<H: SharedHandler> Resident for Concurrent<H> {
     }
 }
 
-// One cache line to a slot: its word and its tenant.
-const _: () = assert!(size_of::<Option<Entry>>() <= 56);
+/// No descriptor has this number. Not an `Option`, for which there is no room.
+const NONE: RawFd = -1;
+
+// One cache line to a slot: its word, its tenant and what is known of it.
+#[cfg(not(any(loom, shuttle)))]
+const _: () = assert!(size_of::<Slot<Entry>>() <= 64);

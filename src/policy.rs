@@ -32,8 +32,8 @@ pub(crate) struct Policy {
     pub(crate) promotion: Promotion,
     /// How long a leader polls, and a follower looks for its promotion, before it sleeps.
     pub(crate) spin: Duration,
-    /// How long a handler may run before it no longer counts as running.
-    pub(crate) budget: Duration,
+    /// For how many nanoseconds a handler may run before it no longer counts as running.
+    pub(crate) budget: u64,
     /// One that takes much longer than others does not either, while something waits for it.
     pub(crate) guesses: bool,
     /// Handlers that overran it are to be reported.

@@ -14,7 +14,7 @@ use crate::handler::Blocking;
 use crate::metrics::ThreadMetrics;
 use crate::policy::{Policy, Promotion, Tempo};
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Arc, Condvar, Mutex, MutexGuard, nanoseconds, now};
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard, now};
 use crate::sys::epoll::Event;
 use crate::worker::{Count, Worker};
 
@@ -598,7 +598,7 @@ impl State {
     /// shorter, less than its budget: it has blocked, in all likelihood. In busy times it is as likely to
     /// have been preempted, and another thread would only be one more to share the CPUs with.
     fn patience(&self) -> u64 {
-        let budget = nanoseconds(self.policy.budget);
+        let budget = self.policy.budget;
         let guesses = self.policy.guesses && self.is_crowded() && !self.is_busy();
         if guesses { self.tempo.patience().min(budget) } else { budget }
     }
@@ -608,7 +608,7 @@ impl State {
     fn look_interval(&self) -> u64 {
         let backed_off = self.policy.guesses && self.is_busy();
         let doublings = if backed_off { (self.quiet_looks / QUIET).min(MOST_DOUBLINGS) } else { 0 };
-        nanoseconds(self.policy.budget).saturating_mul(1 << doublings)
+        self.policy.budget.saturating_mul(1 << doublings)
     }
 
     /// Handlers that have run for too long no longer count as running. Returns whether there are any.

@@ -314,7 +314,7 @@ impl<'p, D: Demultiplexer> Processing<'p, D> {
         member.finished = now;
         member.idle_since = now;
         if let Some(event) = processed {
-            member.shared.demux.learn(event, member.took);
+            member.shared.demux.learn(event, member.took, member.shared.rank.policy.budget);
         }
         Follower { member: self.member }
     }

@@ -100,7 +100,7 @@ pub(crate) fn papers(order: Order) -> Policy {
         order,
         promotion: Promotion::Eager,
         spin: Duration::ZERO,
-        budget: FOREVER,
+        budget: nanoseconds(FOREVER),
         guesses: false,
         reports_overruns: false,
         growth: Growth {
@@ -130,5 +130,5 @@ pub(crate) fn adaptive_one(order: Order) -> Policy {
 /// The same with a watchman that finds every handler late.
 #[cfg(shuttle)]
 pub(crate) fn adaptive_impatient(order: Order) -> Policy {
-    Policy { budget: Duration::from_nanos(1), ..adaptive_one(order) }
+    Policy { budget: 1, ..adaptive_one(order) }
 }

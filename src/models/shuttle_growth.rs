@@ -2,7 +2,6 @@
 //! the end comes from any state.
 
 use std::sync::Arc as Plain;
-use std::time::Duration;
 
 use crate::followers::Order;
 use crate::handler::Control;
@@ -100,7 +99,7 @@ fn any_policy(order: Order, most: usize) -> Policy {
     let policy = [adaptive_impatient, eager, papers][any(3)](order);
     let interval = [0, 50][any(2)];
     // One that is not late is never noticed.
-    let budget = Duration::from_nanos(1);
+    let budget = 1;
     let growth = Growth { least: 1, most, keep_alive: nanoseconds(FOREVER), interval };
     Policy { growth, budget, seats: 1, running: 1 + any(2), ..policy }
 }
@@ -152,7 +151,8 @@ fn handlers_that_say_that_they_block_all_get_a_thread_at_once() {
     for order in ORDERS {
         explore(ITERATIONS, move || {
             // Nobody is ever late here, so nobody but what is said helps.
-            let policy = Policy { budget: FOREVER, running: 1, ..any_policy(order, 4) };
+            let policy =
+                Policy { budget: nanoseconds(FOREVER), running: 1, ..any_policy(order, 4) };
             let meeting = Meeting::new(3);
             let inside = Plain::clone(&meeting);
             let fake = Fake::new(3, no_limits(&policy), move |upcall: &Upcall<'_>| {

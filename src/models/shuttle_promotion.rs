@@ -3,13 +3,12 @@
 
 use std::sync::Arc as Plain;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use crate::followers::Order;
 use crate::policy::Policy;
 use crate::roles::{Left, Turn, Watch};
-use crate::sync::Arc;
 use crate::sync::model::{FOREVER, advance};
+use crate::sync::{Arc, nanoseconds};
 
 use super::crew::{Crew, adaptive, adaptive_impatient, adaptive_one, eager, enlist, papers};
 use super::fake::{Fake, Limits};
@@ -24,7 +23,7 @@ const LONG: u64 = 200_000;
 
 pub(super) fn limits(policy: &Policy) -> Limits {
     let limits = Limits::of(policy);
-    if policy.budget < FOREVER { limits.with_overdue() } else { limits }
+    if policy.budget < nanoseconds(FOREVER) { limits.with_overdue() } else { limits }
 }
 
 /// Makes it a calm time, a busy one, or a busy one with long handlers, by taking part alone.
@@ -190,19 +189,12 @@ fn eager_keeps_its_eyes_open_while_handlers_block() {
 
 #[test]
 fn eager_with_one_running_keeps_its_eyes_open_while_handlers_block() {
-    check_blocked_handlers_close_no_eyes(|order| Policy {
-        running: 1,
-        budget: Duration::from_nanos(1),
-        ..eager(order)
-    });
+    check_blocked_handlers_close_no_eyes(|order| Policy { running: 1, budget: 1, ..eager(order) });
 }
 
 #[test]
 fn adaptive_keeps_its_eyes_open_while_handlers_block() {
-    check_blocked_handlers_close_no_eyes(|order| Policy {
-        budget: Duration::from_millis(1),
-        ..adaptive(order)
-    });
+    check_blocked_handlers_close_no_eyes(|order| Policy { budget: 1_000_000, ..adaptive(order) });
 }
 
 #[test]
