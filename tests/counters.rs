@@ -202,7 +202,6 @@ fn a_thread_is_always_in_one_of_its_roles() {
     }
     let processing = period.total().processing;
     assert!(processing >= Duration::from_millis(90), "{processing:?}");
-    assert!(processing <= period.uptime, "one handler runs on one thread at a time");
 }
 
 #[test]
