@@ -1,0 +1,115 @@
+//! Half-sync/half-async: one thread waits, a queue carries the events to workers.
+//!
+//! Per request: a share in one `epoll_wait`, which fetches up to 64 events, one `recv`, one `send`, one
+//! `epoll_ctl` to arm again, and the queue: a lock for the whole batch, another for taking one event out, and
+//! system calls only where a worker sleeps.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io;
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex};
+
+use cabrank::sys::epoll::{Event, Events};
+use crossbeam_utils::{Backoff, CachePadded};
+
+use super::shared::Shared;
+
+pub(crate) struct Shop {
+    shared: Shared,
+    queue: Queue,
+}
+
+impl Shop {
+    pub(crate) fn new(shared: Shared, wait: Wait) -> Shop {
+        let length = CachePadded::new(AtomicUsize::new(0));
+        Shop { shared, queue: Queue { wait, length, ..Queue::default() } }
+    }
+
+    /// What the waiting thread does.
+    pub(crate) fn dispatch(&self) -> io::Result<Infallible> {
+        let mut events = Events::with_capacity(NonZeroUsize::new(64).unwrap());
+        loop {
+            self.shared.epoll.wait(&mut events, None)?;
+            self.queue.push(events.as_slice());
+        }
+    }
+
+    /// What each worker does.
+    pub(crate) fn work(&self) -> io::Result<Infallible> {
+        loop {
+            self.shared.handle(&self.queue.pop())?;
+        }
+    }
+}
+
+/// What a worker does that finds nothing.
+#[derive(Clone, Copy, Default)]
+pub(crate) enum Wait {
+    #[default]
+    Park,
+    /// Looks again for about 10 us, then gives up its time slice a few times, then sleeps: what crossbeam's
+    /// channels do.
+    SpinThenPark,
+}
+
+#[derive(Default)]
+struct Queue {
+    wait: Wait,
+    inner: Mutex<Inner>,
+    filled: Condvar,
+    /// How many events there are, for those who look without the lock.
+    length: CachePadded<AtomicUsize>,
+}
+
+#[derive(Default)]
+struct Inner {
+    events: VecDeque<Event>,
+    /// Workers that sleep and that nobody has yet called.
+    idle: usize,
+}
+
+impl Queue {
+    fn push(&self, events: &[Event]) {
+        let mut inner = self.inner.lock().unwrap();
+        inner.events.extend(events);
+        // Relaxed: a hint; who follows it takes the lock.
+        self.length.store(inner.events.len(), Ordering::Relaxed);
+        let called = inner.idle.min(events.len());
+        inner.idle -= called;
+        drop(inner);
+        // A system call each, so not for those who are awake and will look by themselves.
+        for _ in 0..called {
+            self.filled.notify_one();
+        }
+    }
+
+    fn pop(&self) -> Event {
+        if matches!(self.wait, Wait::SpinThenPark) {
+            let backoff = Backoff::new();
+            while !backoff.is_completed() {
+                if self.length.load(Ordering::Relaxed) > 0 {
+                    if let Some(event) = self.take(&mut self.inner.lock().unwrap()) {
+                        return event;
+                    }
+                }
+                backoff.snooze();
+            }
+        }
+        let mut inner = self.inner.lock().unwrap();
+        loop {
+            if let Some(event) = self.take(&mut inner) {
+                return event;
+            }
+            inner.idle += 1;
+            inner = self.filled.wait(inner).unwrap();
+        }
+    }
+
+    fn take(&self, inner: &mut Inner) -> Option<Event> {
+        let event = inner.events.pop_front();
+        self.length.store(inner.events.len(), Ordering::Relaxed);
+        event
+    }
+}

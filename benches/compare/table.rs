@@ -1,0 +1,123 @@
+//! The figures as an aligned table: medians over the rounds.
+
+use std::fmt::Write;
+
+use crate::results::{Focus, Latency, Regime, Results, Row, Sample, Variant};
+use crate::statistics::{Spread, ratio, typical};
+
+pub(crate) fn render(results: &Results) -> String {
+    let mut text = String::new();
+    for (name, value) in &results.machine {
+        writeln!(text, "{name:<12} {value}").expect("a string takes everything");
+    }
+    for regime in &results.regimes {
+        write!(text, "\n{}: {}\n", regime.name, regime.question).expect("as above");
+        for variant in &regime.variants {
+            write!(text, "\n{}\n", variant.label).expect("as above");
+            text.push_str(&lines(&table(regime, variant)));
+            text.push_str(&blocked(variant));
+        }
+    }
+    if !results.skipped.is_empty() {
+        text.push_str("\nLeft out:\n");
+    }
+    for sentence in &results.skipped {
+        writeln!(text, "- {sentence}").expect("as above");
+    }
+    text
+}
+
+fn table(regime: &Regime, variant: &Variant) -> Vec<Vec<String>> {
+    let (compared, name): (fn(&Sample) -> f64, _) = match regime.focus {
+        Focus::Peak => (|sample| sample.requests_per_second, "ratio"),
+        Focus::Latency => (|sample| sample.latency.p50, "p50 ratio"),
+    };
+    let titles = [
+        "contestant",
+        "requests/s",
+        name,
+        "least..most",
+        "CPU us",
+        "vol.sw",
+        "invol.sw",
+        "syscalls",
+        "p50 us",
+        "p90",
+        "p99",
+        "p99.9",
+        "max",
+        "",
+    ];
+    let mut table = vec![titles.map(String::from).to_vec()];
+    for row in &variant.rows {
+        let spread = variant.rows.first().and_then(|limit| ratio(row, limit, compared));
+        let of = |figure: fn(&Sample) -> f64, digits| number(typical(row, figure), digits);
+        let mut line = vec![
+            row.contestant.into(),
+            of(|sample| sample.requests_per_second, 0),
+            number(spread.map(|Spread { median, .. }| median), 3),
+            spread
+                .map_or("-".into(), |Spread { least, most, .. }| format!("{least:.3}..{most:.3}")),
+            of(|sample| sample.cpu_us_per_request, 2),
+            of(|sample| sample.voluntary_per_request, 4),
+            of(|sample| sample.involuntary_per_request, 4),
+            number(row.syscalls_per_request, 2),
+        ];
+        line.extend(latencies(row, |sample| Some(&sample.latency)));
+        let discarded = row.rounds.iter().filter(|sample| sample.is_none()).count();
+        line.push(match discarded {
+            0 => String::new(),
+            _ => format!("{discarded} of {} rounds discarded", row.rounds.len()),
+        });
+        table.push(line);
+    }
+    table
+}
+
+/// The requests whose handler blocks, where there are any.
+fn blocked(variant: &Variant) -> String {
+    let titles = ["of those that block", "p50 us", "p90", "p99", "p99.9", "max"];
+    let mut table = vec![titles.map(String::from).to_vec()];
+    for row in &variant.rows {
+        if row.rounds.iter().flatten().any(|sample| sample.blocked.is_some()) {
+            let mut line = vec![row.contestant.to_string()];
+            line.extend(latencies(row, |sample| sample.blocked.as_ref()));
+            table.push(line);
+        }
+    }
+    if table.len() > 1 { format!("\n{}", lines(&table)) } else { String::new() }
+}
+
+fn latencies(row: &Row, latency: fn(&Sample) -> Option<&Latency>) -> [String; 5] {
+    let of = |figure: fn(&Latency) -> f64| {
+        number(typical(row, |sample| latency(sample).map_or(f64::NAN, figure)), 1)
+    };
+    [of(|l| l.p50), of(|l| l.p90), of(|l| l.p99), of(|l| l.p999), of(|l| l.max)]
+}
+
+fn number(value: Option<f64>, digits: usize) -> String {
+    value.map_or("-".into(), |value| format!("{value:.digits$}"))
+}
+
+/// The first column to the left, the others to the right.
+fn lines(table: &[Vec<String>]) -> String {
+    let columns = table.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        let cells = table.iter().filter_map(|line| line.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for line in table {
+        let mut row = String::new();
+        for (cell, width) in line.iter().zip(&widths) {
+            let is_first = row.is_empty();
+            let cell =
+                if is_first { format!("{cell:<width$}") } else { format!("  {cell:>width$}") };
+            row.push_str(&cell);
+        }
+        text.push_str(row.trim_end());
+        text.push('\n');
+    }
+    text
+}
