@@ -69,7 +69,9 @@ impl Process {
 
     pub(crate) fn say(&mut self, line: &str) -> Result<(), String> {
         let input = self.input.as_mut().ok_or("its input is closed")?;
-        writeln!(input, "{line}").map_err(|error| format!("{}: {error}", self.name))
+        // All at once: it may be gone as soon as it has seen the beginning.
+        let written = input.write_all(format!("{line}\n").as_bytes());
+        written.map_err(|error| format!("{}: {error}", self.name))
     }
 
     /// Closes its input and waits for its end.

@@ -65,7 +65,8 @@ impl Perf {
     /// Sends a command and waits until it has been carried out.
     fn command(&mut self, command: &str) -> Result<(), String> {
         let mut control = &self.fifos.control;
-        writeln!(control, "{command}").map_err(|error| format!("perf: {error}"))?;
+        let written = control.write_all(format!("{command}\n").as_bytes());
+        written.map_err(|error| format!("perf: {error}"))?;
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
             let mut fds = [PollFd::new(self.fifos.answer.as_fd(), PollFlags::POLLIN)];
