@@ -86,6 +86,8 @@ impl Options {
             Contestant::Bare => true,
             // Only where it is asked for.
             Contestant::Spin => self.named.contains(contestant),
+            // They have to be built, which is not quick.
+            peer if self.quick && peer.is_peer() => self.named.contains(contestant),
             _ => self.named.is_empty() || self.named.contains(contestant),
         };
         Contestant::ALL.into_iter().filter(is_chosen).collect()

@@ -22,6 +22,7 @@ mod limits;
 mod load;
 mod machine;
 mod measure;
+mod peers;
 mod process;
 mod progress;
 mod regimes;
@@ -29,6 +30,7 @@ mod results;
 mod runner;
 mod statistics;
 mod table;
+mod target;
 mod usage;
 
 use std::fs::{self, OpenOptions};
@@ -38,7 +40,6 @@ use std::process::ExitCode;
 
 use args::{Command, Options};
 use contestants::Contestant;
-use progress::duration;
 use regimes::Plan;
 use results::Results;
 use runner::Runner;
@@ -70,16 +71,19 @@ fn compare(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
         check_writable(path)?;
     }
     limits::descriptors();
-    let plans: Vec<Plan> = options.regimes.iter().map(|regime| regime.plan(options)).collect();
-    let expected = plans.iter().map(|plan| plan.expected_seconds(options)).sum();
-    let _ = writeln!(io::stderr(), "This takes about {}.", duration(expected));
+    let mut plans: Vec<Plan> = options.regimes.iter().map(|regime| regime.plan(options)).collect();
+    let mut runner = Runner::new(options)?;
+    runner.prepare(&mut plans);
     let mut results = Results { machine: machine::describe(), regimes: vec![], skipped: vec![] };
-    let mut runner = Runner::new(options, expected)?;
     for plan in plans {
         results.regimes.push(runner.run(plan)?);
     }
+    let failures = runner.failures();
     results.skipped = runner.finish();
     publish(&results, options)?;
+    if failures > 0 {
+        return Err(format!("{failures} measurements failed; see above").into());
+    }
     Ok(())
 }
 

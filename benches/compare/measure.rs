@@ -11,17 +11,30 @@ use crate::load::{LAST_LINE, Load, Outcome};
 use crate::process::{PATIENCE, Process};
 use crate::results::Sample;
 use crate::usage::Usage;
+use crate::{peers, target};
 
 /// Starts servers and loads.
 pub(crate) struct Laboratory {
     /// This program, which is also the servers and the load.
     program: PathBuf,
+    /// The programs of those contestants that are not in this one.
+    peers: Vec<(Contestant, PathBuf)>,
 }
 
 impl Laboratory {
     pub(crate) fn new() -> Result<Laboratory, String> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
-        Ok(Laboratory { program })
+        Ok(Laboratory { program, peers: Vec::new() })
+    }
+
+    /// Builds the program of a contestant that is not in this one.
+    ///
+    /// # Errors
+    /// Why that cannot be done.
+    pub(crate) fn build(&mut self, peer: Contestant) -> Result<(), String> {
+        let program = peers::build(peer.name(), &target::directory())?;
+        self.peers.push((peer, program));
+        Ok(())
     }
 
     /// Measures the contestant under the load, whose address is still to be found.
@@ -57,9 +70,13 @@ impl Laboratory {
     }
 
     fn server(&self, contestant: Contestant, setup: &Setup) -> Result<Process, String> {
-        let mut args: Vec<OsString> = vec!["--server".into(), contestant.name().into()];
+        let name = contestant.name();
+        if let Some((_, program)) = self.peers.iter().find(|(peer, _)| *peer == contestant) {
+            return Process::start(name, program, setup.to_args());
+        }
+        let mut args: Vec<OsString> = vec!["--server".into(), name.into()];
         args.extend(setup.to_args());
-        Process::start(contestant.name(), &self.program, args)
+        Process::start(name, &self.program, args)
     }
 }
 

@@ -15,9 +15,20 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    pub(crate) fn new(expected: f64) -> Progress {
-        let is_terminal = io::stderr().is_terminal();
-        Progress { is_terminal, start: Instant::now(), expected, done: 0.0, last: String::new() }
+    pub(crate) fn new() -> Progress {
+        Progress {
+            is_terminal: io::stderr().is_terminal(),
+            start: Instant::now(),
+            expected: 0.0,
+            done: 0.0,
+            last: String::new(),
+        }
+    }
+
+    /// It begins, and should take so many seconds.
+    pub(crate) fn expect(&mut self, seconds: f64) {
+        (self.start, self.expected) = (Instant::now(), seconds);
+        self.say(&format!("This takes about {}.", duration(seconds)));
     }
 
     /// `stage` changes seldom, `detail` often.
@@ -67,7 +78,7 @@ impl Drop for Progress {
 }
 
 /// Seconds, as a person would say it.
-pub(crate) fn duration(seconds: f64) -> String {
+fn duration(seconds: f64) -> String {
     let whole = seconds.round() as u64;
     if whole < 100 { format!("{whole} s") } else { format!("{} min", whole.div_ceil(60)) }
 }

@@ -22,6 +22,8 @@ pub(crate) struct Runner<'a> {
     /// How the events of `--perf` are counted, if they are.
     events: Option<Counting>,
     skipped: Vec<String>,
+    /// How often one of our own contestants could not be measured.
+    failures: usize,
 }
 
 /// A point and what is known about it.
@@ -32,10 +34,16 @@ struct Course {
 }
 
 impl<'a> Runner<'a> {
-    pub(crate) fn new(options: &'a Options, expected: f64) -> Result<Runner<'a>, String> {
-        let (laboratory, progress) = (Laboratory::new()?, Progress::new(expected));
-        let (syscalls, events, skipped) = (None, None, Vec::new());
-        let mut runner = Runner { options, laboratory, progress, syscalls, events, skipped };
+    pub(crate) fn new(options: &'a Options) -> Result<Runner<'a>, String> {
+        let mut runner = Runner {
+            options,
+            laboratory: Laboratory::new()?,
+            progress: Progress::new(),
+            syscalls: None,
+            events: None,
+            skipped: Vec::new(),
+            failures: 0,
+        };
         if options.syscalls {
             match Counting::of_syscalls() {
                 Ok(counting) => runner.syscalls = Some(counting),
@@ -46,6 +54,21 @@ impl<'a> Runner<'a> {
             runner.choose_events();
         }
         Ok(runner)
+    }
+
+    /// Builds what is to be built, and says how long it all takes.
+    pub(crate) fn prepare(&mut self, plans: &mut [Plan]) {
+        for peer in Contestant::ALL.into_iter().filter(|contestant| contestant.is_peer()) {
+            if plans.iter().any(|plan| plan.has(peer)) {
+                self.progress.say(&format!("Building {}.", peer.name()));
+                if let Err(why) = self.laboratory.build(peer) {
+                    self.skip(format!("{why}."));
+                    plans.iter_mut().for_each(|plan| plan.exclude(peer));
+                }
+            }
+        }
+        let expected = plans.iter().map(|plan| plan.expected_seconds(self.options)).sum();
+        self.progress.expect(expected);
     }
 
     pub(crate) fn run(&mut self, plan: Plan) -> Result<Regime, String> {
@@ -91,6 +114,7 @@ impl<'a> Runner<'a> {
             match self.sample(contestant, point) {
                 Ok(sample) => course.row(contestant).rounds.push(sample),
                 Err(error) => {
+                    self.failures += usize::from(!contestant.is_peer());
                     self.skip(course.sentence(contestant, &error));
                     course.drop_out(contestant);
                 }
@@ -201,6 +225,10 @@ impl<'a> Runner<'a> {
             point.demand = Demand::Rate { rate, burst: 1 };
         }
         Ok(point)
+    }
+
+    pub(crate) fn failures(&self) -> usize {
+        self.failures
     }
 
     /// A sentence for each thing that was left out.

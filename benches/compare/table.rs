@@ -16,6 +16,7 @@ pub(crate) fn render(results: &Results) -> String {
             write!(text, "\n{}\n", variant.label).expect("as above");
             text.push_str(&lines(&table(regime, variant)));
             text.push_str(&blocked(variant));
+            text.push_str(&events(variant));
         }
     }
     if !results.skipped.is_empty() {
@@ -28,41 +29,37 @@ pub(crate) fn render(results: &Results) -> String {
 }
 
 fn table(regime: &Regime, variant: &Variant) -> Vec<Vec<String>> {
-    let (compared, name): (fn(&Sample) -> f64, _) = match regime.focus {
-        Focus::Peak => (|sample| sample.requests_per_second, "ratio"),
-        Focus::Latency => (|sample| sample.latency.p50, "p50 ratio"),
+    // The first is compared with its spread, the others without.
+    let compared: &[(&str, Figure)] = match regime.focus {
+        Focus::Peak => &[("ratio", |sample| sample.requests_per_second)],
+        Focus::Latency => &[
+            ("p50 ratio", |sample| sample.latency.p50),
+            ("p99 ratio", |sample| sample.latency.p99),
+        ],
     };
-    let titles = [
-        "contestant",
-        "requests/s",
-        name,
-        "least..most",
-        "CPU us",
-        "vol.sw",
-        "invol.sw",
-        "syscalls",
-        "p50 us",
-        "p90",
-        "p99",
-        "p99.9",
-        "max",
-        "",
-    ];
-    let mut table = vec![titles.map(String::from).to_vec()];
+    let mut titles = vec!["contestant", "requests/s", compared[0].0, "least..most"];
+    titles.extend(compared[1..].iter().map(|(title, _)| *title));
+    titles.extend(["CPU us", "vol.sw", "invol.sw", "syscalls"]);
+    titles.extend(["p50 us", "p90", "p99", "p99.9", "max", ""]);
+    let mut table = vec![titles.into_iter().map(String::from).collect()];
     for row in &variant.rows {
-        let spread = variant.rows.first().and_then(|limit| ratio(row, limit, compared));
-        let of = |figure: fn(&Sample) -> f64, digits| number(typical(row, figure), digits);
-        let mut line = vec![
-            row.contestant.into(),
-            of(|sample| sample.requests_per_second, 0),
-            number(spread.map(|Spread { median, .. }| median), 3),
+        let ratio_of = |&(_, figure): &(&str, Figure)| ratio(row, variant.rows.first()?, figure);
+        let of = |figure: Figure, digits| number(typical(row, figure), digits);
+        let mut line = vec![row.contestant.into(), of(|sample| sample.requests_per_second, 0)];
+        let spread = ratio_of(&compared[0]);
+        line.push(number(spread.map(|spread| spread.median), 3));
+        line.push(
             spread
                 .map_or("-".into(), |Spread { least, most, .. }| format!("{least:.3}..{most:.3}")),
+        );
+        let others = compared[1..].iter().map(ratio_of);
+        line.extend(others.map(|spread| number(spread.map(|spread| spread.median), 3)));
+        line.extend([
             of(|sample| sample.cpu_us_per_request, 2),
             of(|sample| sample.voluntary_per_request, 4),
             of(|sample| sample.involuntary_per_request, 4),
             number(row.syscalls_per_request, 2),
-        ];
+        ]);
         line.extend(latencies(row, |sample| Some(&sample.latency)));
         let discarded = row.rounds.iter().filter(|sample| sample.is_none()).count();
         line.push(match discarded {
@@ -73,6 +70,8 @@ fn table(regime: &Regime, variant: &Variant) -> Vec<Vec<String>> {
     }
     table
 }
+
+type Figure = fn(&Sample) -> f64;
 
 /// The requests whose handler blocks, where there are any.
 fn blocked(variant: &Variant) -> String {
@@ -86,6 +85,21 @@ fn blocked(variant: &Variant) -> String {
         }
     }
     if table.len() > 1 { format!("\n{}", lines(&table)) } else { String::new() }
+}
+
+/// What perf has counted, where it has.
+fn events(variant: &Variant) -> String {
+    let Some(first) = variant.rows.iter().find(|row| !row.perf.is_empty()) else {
+        return String::new();
+    };
+    let mut table = vec![vec!["perf stat, per request".to_string()]];
+    table[0].extend(first.perf.iter().map(|(event, _)| event.clone()));
+    for row in &variant.rows {
+        let mut line = vec![row.contestant.to_string()];
+        line.extend(row.perf.iter().map(|(_, count)| format!("{count:.4}")));
+        table.push(line);
+    }
+    format!("\n{}", lines(&table))
 }
 
 fn latencies(row: &Row, latency: fn(&Sample) -> Option<&Latency>) -> [String; 5] {

@@ -39,11 +39,14 @@ pub(crate) enum Contestant {
     QueueSpin,
     Tokio,
     Tokio2,
+    AceTp,
+    AceDevPoll,
+    Asio,
 }
 
 impl Contestant {
     /// The limit comes first.
-    pub(crate) const ALL: [Contestant; 12] = [
+    pub(crate) const ALL: [Contestant; 15] = [
         Contestant::Bare,
         Contestant::Reuseport,
         Contestant::Floating,
@@ -56,6 +59,9 @@ impl Contestant {
         Contestant::QueueSpin,
         Contestant::Tokio,
         Contestant::Tokio2,
+        Contestant::AceTp,
+        Contestant::AceDevPoll,
+        Contestant::Asio,
     ];
 
     pub(crate) fn by_name(name: &str) -> Option<Contestant> {
@@ -76,6 +82,9 @@ impl Contestant {
             Contestant::QueueSpin => "queue-spin",
             Contestant::Tokio => "tokio",
             Contestant::Tokio2 => "tokio-2",
+            Contestant::AceTp => "ace-tp",
+            Contestant::AceDevPoll => "ace-dev-poll",
+            Contestant::Asio => "asio",
         }
     }
 
@@ -93,7 +102,15 @@ impl Contestant {
             Contestant::QueueSpin => "the same with a queue that spins before it parks",
             Contestant::Tokio => "tokio's multi-threaded runtime, as many workers as threads",
             Contestant::Tokio2 => "tokio's multi-threaded runtime with 2 workers",
+            Contestant::AceTp => "ACE_TP_Reactor: Leader/Followers on select, in C++",
+            Contestant::AceDevPoll => "ACE_Dev_Poll_Reactor: Leader/Followers on epoll, in C++",
+            Contestant::Asio => "Asio: all threads run one io_context, in C++",
         }
+    }
+
+    /// Whether it is a program of its own, see `peers.rs`.
+    pub(crate) fn is_peer(self) -> bool {
+        matches!(self, Contestant::AceTp | Contestant::AceDevPoll | Contestant::Asio)
     }
 }
 
@@ -162,6 +179,9 @@ pub(crate) fn serve(contestant: Contestant, setup: &Setup) -> Result<(), Box<dyn
         | Contestant::Edge
         | Contestant::Fifo
         | Contestant::Spin => pool = Some(rank::start(contestant, listener, threads, cost)?),
+        Contestant::AceTp | Contestant::AceDevPoll | Contestant::Asio => {
+            return Err(format!("{} is a program of its own", contestant.name()).into());
+        }
     }
     println!("{address}");
     io::copy(&mut io::stdin(), &mut io::sink())?;

@@ -79,6 +79,16 @@ impl Regime {
 }
 
 impl Plan {
+    pub(crate) fn has(&self, contestant: Contestant) -> bool {
+        self.points.iter().any(|point| point.contestants.contains(&contestant))
+    }
+
+    pub(crate) fn exclude(&mut self, contestant: Contestant) {
+        for point in &mut self.points {
+            point.contestants.retain(|other| *other != contestant);
+        }
+    }
+
     /// How long it should take.
     pub(crate) fn expected_seconds(&self, options: &Options) -> f64 {
         let of_point = |point: &Point| {

@@ -3,7 +3,7 @@
 use super::{Demand, Point, Points};
 use crate::args::Options;
 use crate::contestants::Contestant;
-use crate::limits;
+use crate::{limits, peers};
 
 pub(super) fn saturation(options: &Options) -> Points {
     let tcp = Point {
@@ -93,7 +93,14 @@ pub(super) fn idle_crowd(options: &Options) -> Points {
         );
         return Points { points: vec![alone], left_out: vec![left_out] };
     }
-    vec![alone, beside].into()
+    let mut points = Points::from(vec![alone, beside]);
+    for peer in Contestant::ALL.into_iter().filter(|contestant| contestant.is_peer()) {
+        if let Some(most) = peers::most_connections(peer.name()).filter(|most| *most < crowd) {
+            let why = format!("it can have {most} connections at most");
+            points.exclude(peer, "idle-crowd", &why, |point| point.idle > 0);
+        }
+    }
+    points
 }
 
 pub(super) fn bursts(options: &Options) -> Points {
