@@ -102,6 +102,9 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod internals;
 pub mod net;
 pub mod sys;
 
