@@ -3,9 +3,12 @@
 //!
 //! The client connects, waits until it has been accepted, and resets the connection, so that no ports are used
 //! up. All of that is in the figure, on both sides of one kernel: compare, and do not take it for the server's
-//! share. One by one each finds the server asleep; of 64 that come at once it finds several waiting.
+//! share. One by one each finds the server asleep; of 64 that come at once it finds several waiting. A
+//! connection counts as accepted when `accept` has returned, and is closed by the server after that.
 //!
 //! These are regression tests of implementation details.
+
+mod placement;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::num::NonZeroUsize;
@@ -16,18 +19,20 @@ use std::time::Duration;
 
 use cabrank::net::{Accepted, ListenOptions};
 use cabrank::sys::epoll::{Epoll, Events, Flags};
-use cabrank::sys::socket;
-use cabrank::{Context, Deactivation, Pool};
+use cabrank::sys::{sched, socket};
+use cabrank::{Context, Deactivation, Pinning, Pool};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use socket2::SockRef;
 
 const ANY_PORT: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 0);
 
 fn by_pool(c: &mut Criterion) {
+    let [_, cpu] = placement::ends();
     for (name, deactivation) in
         [("cabrank, one-shot", Deactivation::OneShot), ("cabrank, edge", Deactivation::Edge)]
     {
-        let pool = Pool::builder().threads(2).build().expect("a pool");
+        let builder = Pool::builder().threads(2).pinning(Pinning::Cpus(vec![cpu]));
+        let pool = builder.build().expect("a pool");
         let options = ListenOptions::new().deactivation(deactivation);
         let listener = options.tcp(ANY_PORT).expect("listening");
         let address = listener.local_addr().expect("an address");
@@ -44,7 +49,7 @@ fn by_pool(c: &mut Criterion) {
 fn by_thread_in_accept(c: &mut Criterion) {
     let listener = TcpListener::bind(ANY_PORT).expect("listening");
     by_thread(c, "thread in accept", &listener, |listener, accepted| {
-        drop(listener.accept().expect("accepted"));
+        let _stream = listener.accept().expect("accepted");
         accepted.fetch_add(1, Ordering::Release);
     });
 }
@@ -57,8 +62,7 @@ fn by_bare_loop(c: &mut Criterion) {
     let mut events = Events::with_capacity(NonZeroUsize::MIN);
     by_thread(c, "bare epoll loop", &listener, move |listener, accepted| {
         epoll.wait(&mut events, None).expect("waited");
-        while let Ok(stream) = socket::accept(listener) {
-            drop(stream);
+        while let Ok(_stream) = socket::accept(listener) {
             accepted.fetch_add(1, Ordering::Release);
         }
     });
@@ -75,6 +79,8 @@ fn by_thread(
     let (accepted, stop) = (&AtomicU64::new(0), &AtomicBool::new(false));
     thread::scope(|threads| {
         threads.spawn(move || {
+            let [_, cpu] = placement::ends();
+            sched::pin_to_cpu(cpu).expect("a CPU that is allowed");
             while !stop.load(Ordering::Acquire) {
                 accept_some(listener, accepted);
             }
@@ -89,14 +95,18 @@ fn measure(c: &mut Criterion, name: &str, address: SocketAddr, accepted: &Atomic
     for burst in [1, 64] {
         let mut group = c.benchmark_group(format!("accepted, {burst} at once"));
         group.throughput(Throughput::Elements(burst));
+        let take_in = || {
+            let before = accepted.load(Ordering::Acquire);
+            let streams: Vec<_> = (0..burst).map(|_| connect(address)).collect();
+            while accepted.load(Ordering::Acquire) < before + burst {
+                thread::yield_now();
+            }
+            drop(streams);
+        };
         group.bench_function(name, |b| {
-            b.iter(|| {
-                let before = accepted.load(Ordering::Acquire);
-                let streams: Vec<_> = (0..burst).map(|_| connect(address)).collect();
-                while accepted.load(Ordering::Acquire) < before + burst {
-                    thread::yield_now();
-                }
-                streams
+            b.iter_custom(|rounds| {
+                let [cpu, _] = placement::ends();
+                placement::timed_on(cpu, || (0..rounds).for_each(|_| take_in()))
             });
         });
         group.finish();

@@ -1,23 +1,27 @@
 //! What does it cost to give a pool something to do that no descriptor announces? A closure posted, a message
 //! sent to a mailbox; against std's channel and a thread that receives from it.
 //!
-//! One by one each has to wake a thread. In bursts wake-ups coalesce, and what is left is the queue. The time
-//! is from the first of a burst until the last has been done, shared out among them.
+//! One by one each finds the thread asleep or on its way there. In bursts wake-ups coalesce, and what is left
+//! is the queue, with one CPU putting in while another takes out. The time is from the first of a burst until
+//! the last has been done, shared out among them.
 //!
 //! These are regression tests of implementation details.
+
+mod placement;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use cabrank::{Capacity, Context, Pool};
+use cabrank::sys::sched;
+use cabrank::{Capacity, Context, Pinning, Pool};
 use criterion::{Criterion, criterion_group, criterion_main};
 
 fn post(c: &mut Criterion) {
-    let pool = Pool::builder().threads(1).build().expect("a pool");
+    let pool = pool_of_one();
     let done = Done::default();
     in_bursts(c, "closure posted and run", &done, || {
         let done = done.clone();
@@ -26,7 +30,7 @@ fn post(c: &mut Criterion) {
 }
 
 fn send(c: &mut Criterion) {
-    let pool = Pool::builder().threads(1).build().expect("a pool");
+    let pool = pool_of_one();
     let done = Done::default();
     let count = done.clone();
     let receive = move |(), _: &mut Context<'_>| {
@@ -41,29 +45,41 @@ fn channel(c: &mut Criterion) {
     let (send, receive) = mpsc::channel();
     let done = Done::default();
     let count = done.clone();
-    let receiver = thread::spawn(move || receive.into_iter().for_each(|()| count.add_one()));
+    let receiver = thread::spawn(move || {
+        let [_, cpu] = placement::ends();
+        sched::pin_to_cpu(cpu).expect("a CPU that is allowed");
+        receive.into_iter().for_each(|()| count.add_one());
+    });
     in_bursts(c, "std's channel, sent and received", &done, || send.send(()).expect("sent"));
     drop(send);
     receiver.join().expect("no panic");
 }
 
 /// Measures one of a burst, for bursts of several lengths.
-fn in_bursts(c: &mut Criterion, name: &str, done: &Done, give_one: impl Fn()) {
+fn in_bursts(c: &mut Criterion, name: &str, done: &Done, give_one: impl Fn() + Sync) {
     let mut group = c.benchmark_group(name);
-    for burst in [1, 16, 1_000] {
+    for burst in [1_u32, 16, 1_000] {
         group.bench_function(format!("in bursts of {burst}"), |b| {
             b.iter_custom(|bursts| {
-                let begun = Instant::now();
-                for _ in 0..bursts {
-                    let before = done.count();
-                    (0..burst).for_each(|_| give_one());
-                    done.await_count(before + burst);
-                }
-                begun.elapsed() / u32::try_from(burst).expect("not that long")
+                let [cpu, _] = placement::ends();
+                let all = placement::timed_on(cpu, || {
+                    for _ in 0..bursts {
+                        let before = done.count();
+                        (0..burst).for_each(|_| give_one());
+                        done.await_count(before + u64::from(burst));
+                    }
+                });
+                all / burst
             });
         });
     }
     group.finish();
+}
+
+fn pool_of_one() -> Pool {
+    let [_, cpu] = placement::ends();
+    let builder = Pool::builder().threads(1).pinning(Pinning::Cpus(vec![cpu]));
+    builder.build().expect("a pool")
 }
 
 /// Counts what has been done.

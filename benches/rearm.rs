@@ -3,9 +3,11 @@
 //!
 //! At first by bare system calls, then by the engine, both on one thread, which also makes the event: an
 //! eventfd is written, waited for, and read. Engine less bare is what the protocol adds. Then as a round trip
-//! through pools with threads of their own, where the scheduler's part is larger than ours.
+//! through pools with two threads of their own on one CPU, from another: there waking up is most of it.
 //!
 //! These are regression tests of implementation details, not figures to choose by.
+
+mod placement;
 
 use std::hint::black_box;
 use std::io::{ErrorKind, Read, Write};
@@ -17,7 +19,7 @@ use std::time::Duration;
 use cabrank::sys::epoll::{Epoll, Events, Flags};
 use cabrank::sys::eventfd::EventFd;
 use cabrank::{
-    Context, Deactivation, Follower, Interest, Next, Pool, Ready, Turn, Watch, handler_fn,
+    Context, Deactivation, Follower, Interest, Next, Pinning, Pool, Ready, Turn, Watch, handler_fn,
 };
 use criterion::{Criterion, criterion_group, criterion_main};
 
@@ -99,22 +101,25 @@ fn handle_one(follower: Follower<'_>) -> Follower<'_> {
 
 fn round_trip(c: &mut Criterion) {
     let mut group = c.benchmark_group("round trip through a pool");
+    let [ours, theirs] = placement::ends();
     for (name, builder) in [
         ("one-shot", Pool::builder()),
         ("edge and state word", Pool::builder().deactivation(Deactivation::Edge)),
         ("papers, one-shot", Pool::builder().papers()),
     ] {
-        let pool = builder.threads(2).build().expect("a pool");
+        let builder = builder.threads(2).pinning(Pinning::Cpus(vec![theirs]));
+        let pool = builder.build().expect("a pool");
         let (stream, mut peer) = UnixStream::pair().expect("a pair of streams");
         stream.set_nonblocking(true).expect("non-blocking");
         pool.handles().register(handler_fn(stream, echo), Interest::READABLE).expect("registered");
         group.bench_function(name, |b| {
-            b.iter(|| {
+            let mut ask = || {
                 let mut byte = [7];
                 peer.write_all(&byte).expect("sent");
                 peer.read_exact(&mut byte).expect("answered");
                 black_box(byte);
-            });
+            };
+            b.iter_custom(|rounds| placement::timed_on(ours, || (0..rounds).for_each(|_| ask())));
         });
     }
     group.finish();
