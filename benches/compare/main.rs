@@ -26,6 +26,7 @@ mod peers;
 mod process;
 mod progress;
 mod regimes;
+mod report;
 mod results;
 mod runner;
 mod statistics;
@@ -94,6 +95,12 @@ fn publish(results: &Results, options: &Options) -> Result<(), Box<dyn std::erro
         fs::write(path, json::render(results))
             .map_err(|error| format!("--json {}: {error}", path.display()))?;
     }
+    let folder = target::directory().join("compare");
+    let path = folder.join("report.html");
+    fs::create_dir_all(&folder)
+        .and_then(|()| fs::write(&path, report::render(results)))
+        .map_err(|error| format!("{}: {error}", path.display()))?;
+    print(&format!("\nWith charts: {}\n", path.display()))?;
     Ok(())
 }
 

@@ -19,7 +19,7 @@ pub(crate) fn serve(listener: &Listener, cost: Cost) -> io::Result<Infallible> {
     let mut events = Events::with_capacity(NonZeroUsize::new(64).unwrap());
     loop {
         epoll.wait(&mut events, None)?;
-        for event in events.as_slice() {
+        for event in events.iter() {
             if event.data() == LISTENER {
                 while let Ok(connection) = listener.accept(cost) {
                     epoll.add(&connection, Flags::IN | Flags::RDHUP, connections.len() as u64)?;

@@ -16,8 +16,8 @@ pub(crate) fn work(shared: &Shared) -> io::Result<Infallible> {
     let mut events = Events::with_capacity(NonZeroUsize::MIN);
     loop {
         shared.epoll.wait(&mut events, None)?;
-        for event in events.as_slice() {
-            shared.handle(event)?;
+        for event in events.iter() {
+            shared.handle(&event)?;
         }
     }
 }

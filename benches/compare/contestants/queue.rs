@@ -32,7 +32,7 @@ impl Shop {
         let mut events = Events::with_capacity(NonZeroUsize::new(64).unwrap());
         loop {
             self.shared.epoll.wait(&mut events, None)?;
-            self.queue.push(events.as_slice());
+            self.queue.push(&events);
         }
     }
 
@@ -71,9 +71,9 @@ struct Inner {
 }
 
 impl Queue {
-    fn push(&self, events: &[Event]) {
+    fn push(&self, events: &Events) {
         let mut inner = self.inner.lock().unwrap();
-        inner.events.extend(events);
+        inner.events.extend(events.iter());
         // Relaxed: a hint; who follows it takes the lock.
         self.length.store(inner.events.len(), Ordering::Relaxed);
         let called = inner.idle.min(events.len());

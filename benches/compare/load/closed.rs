@@ -19,7 +19,7 @@ pub(crate) fn run(clients: &mut Clients, window: &mut Window) -> io::Result<()> 
         window.advance(now, clients)?;
         // It sleeps rather than polls: a server with long handlers has use for this CPU too.
         clients.epoll.wait(&mut events, Some(window.rest(now)))?;
-        for event in events.as_slice() {
+        for event in events.iter() {
             if event.data() == INPUT {
                 return Ok(());
             }

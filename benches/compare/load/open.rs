@@ -62,7 +62,7 @@ pub(crate) fn run(
             until_due.saturating_sub(LAST_STRETCH).min(window.rest(now))
         };
         clients.epoll.wait(&mut events, Some(timeout))?;
-        for event in events.as_slice() {
+        for event in events.iter() {
             if event.data() == INPUT {
                 return Ok(());
             }
