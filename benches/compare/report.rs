@@ -1,4 +1,4 @@
-//! The results as one HTML file that needs nothing else: no network, no script.
+//! The results as one HTML file that needs nothing else: no network, and a script only to open all tables.
 
 mod bars;
 mod dots;
@@ -115,13 +115,6 @@ fn section(page: &mut Markup, palette: &Palette, regime: &Regime) {
     page.leaf("p", &[("class", &"question")], regime.question);
     discarded(page, regime);
     let (plain, sweeps) = sweep::split(regime);
-    for variant in plain.into_iter().filter(|variant| !variant.rows.is_empty()) {
-        page.element("div", &[("class", &"charts")], |charts| match regime.focus {
-            Focus::Peak => peak(charts, palette, variant),
-            Focus::Latency => latency(charts, palette, variant),
-        });
-        table::folded(page, palette, &variant.label, &[variant]);
-    }
     for sweep in sweeps {
         page.element("div", &[("class", &"charts")], |charts| {
             swept(charts, palette, regime, &sweep)
@@ -137,6 +130,13 @@ fn section(page: &mut Markup, palette: &Palette, regime: &Regime) {
             });
         }
         table::folded(page, palette, &title, &variants);
+    }
+    for variant in plain.into_iter().filter(|variant| !variant.rows.is_empty()) {
+        page.element("div", &[("class", &"charts")], |charts| match regime.focus {
+            Focus::Peak => peak(charts, palette, variant),
+            Focus::Latency => latency(charts, palette, variant),
+        });
+        table::folded(page, palette, &variant.label, &[variant]);
     }
 }
 
@@ -155,7 +155,7 @@ fn discarded(page: &mut Markup, regime: &Regime) {
 
 fn peak(charts: &mut Markup, palette: &Palette, variant: &Variant) {
     let limit = &variant.rows[0];
-    let rows = ranked(&variant.rows, |row| RATE.ratio(row, limit).map(|ratio| ratio.median));
+    let rows = by_rate(variant);
     let label = &variant.label;
     let caption = format!("{label}: requests/s as a ratio to {}", limit.contestant);
     bars::ratios(charts, palette, &caption, &rows, limit);
@@ -177,8 +177,13 @@ fn latency(charts: &mut Markup, palette: &Palette, variant: &Variant) {
     let rates = Spread::of(rows.iter().filter_map(|row| RATE.median(row)));
     if rates.is_some_and(|rates| rates.least < rates.most * 0.95) {
         let caption = format!("{label}: requests/s as a ratio to {}", variant.rows[0].contestant);
-        bars::ratios(charts, palette, &caption, &rows, &variant.rows[0]);
+        bars::ratios(charts, palette, &caption, &by_rate(variant), &variant.rows[0]);
     }
+}
+
+fn by_rate(variant: &Variant) -> Vec<&Row> {
+    let limit = &variant.rows[0];
+    ranked(&variant.rows, |row| RATE.ratio(row, limit).map(|ratio| ratio.median))
 }
 
 /// The highest first, and those without a valid round last.

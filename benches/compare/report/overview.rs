@@ -64,9 +64,11 @@ struct Column {
 fn columns(regime: &Regime, palette: &Palette) -> Vec<Column> {
     let (plain, sweeps) = sweep::split(regime);
     let mut columns = Vec::new();
+    let is_crowded = plain.len() > 2;
     for variant in plain {
         let figures: &[(&Figure, &str)] = match regime.focus {
             Focus::Peak => &[(&RATE, "")],
+            Focus::Latency if is_crowded => &[(&P99, "p99")],
             Focus::Latency => &[(&P50, "p50"), (&P99, "p99")],
         };
         for (figure, suffix) in figures {

@@ -26,7 +26,7 @@ pub(super) fn sentences(regime: &Regime, palette: &Palette) -> Vec<(String, Stri
         };
         Some((sweep.name.clone(), sentence?))
     });
-    plain.chain(sweeps).collect()
+    sweeps.chain(plain).collect()
 }
 
 /// The contestant whose figures are told: the default, or else the best of this crate, or else of all.
@@ -80,12 +80,19 @@ fn peak(rows: &[Row], palette: &Palette) -> Option<String> {
 fn latency(rows: &[Row], palette: &Palette) -> Option<String> {
     let limit = rows.first()?;
     let subject = subject(rows, palette, &P99)?;
+    let tokio = best_of(rows, palette, Family::Tokio, &P99);
     let told = |figure: &Figure| {
-        let ratio = figure.ratio(subject, limit).filter(|_| subject.contestant != limit.contestant);
-        let ratio = ratio
-            .map(|ratio| format!(" ({} of {})", number::ratio(ratio.median), limit.contestant));
-        let median = number::micros(figure.median(subject)?);
-        Some(format!("{} {median}{}", figure.name, ratio.unwrap_or_default()))
+        let others = [Some(limit), tokio].into_iter().flatten();
+        let others = others.filter(|other| other.contestant != subject.contestant);
+        let ratios: Vec<String> = others
+            .filter_map(|other| {
+                let ratio = figure.ratio(subject, other)?.median;
+                Some(format!("{} of {}", number::ratio(ratio), other.contestant))
+            })
+            .collect();
+        let ratios =
+            if ratios.is_empty() { ratios.concat() } else { format!(" ({})", ratios.join(", ")) };
+        Some(format!("{} {}{ratios}", figure.name, number::micros(figure.median(subject)?)))
     };
     let shortest = |figure: &Figure| {
         let best = figure.best(rows)?;
@@ -118,8 +125,11 @@ fn peak_sweep(sweep: &Sweep<'_>, palette: &Palette) -> Option<String> {
     let mut sentence = format!("{name} has between {} and {} of {limit}", at(least), at(most));
     // With another load at each point, how flat the line is says nothing.
     if let Some((from, to)) = flat(&rates).filter(|_| sweep.axis == "threads") {
-        let (from, to) = (number::trimmed(from), number::trimmed(to));
-        sentence += &format!("; within 10 % of its best from {from} to {to} {}", sweep.axis);
+        let range = match (number::trimmed(from), number::trimmed(to)) {
+            (from, to) if from == to => format!("only at {from}"),
+            (from, to) => format!("from {from} to {to}"),
+        };
+        sentence += &format!("; within 10 % of its best {range} {}", sweep.axis);
     }
     Some(sentence + &standing(sweep, name, &RATE))
 }
