@@ -176,10 +176,20 @@ impl Given {
             (None, Some(_)) => return Err("--block-percent needs --block-us".into()),
         };
         let all = || regimes::ALL.iter().collect();
+        let regimes = if self.regimes.is_empty() { all() } else { self.regimes };
+        let has = |name| regimes.iter().any(|regime: &&Regime| regime.name == name);
+        if blocking.is_some() && !has("blocking") {
+            return Err("--block-us: add blocking to --regimes, it is for nothing else".into());
+        }
+        if self.rate.is_some() && !has("light") && blocking.is_none() {
+            return Err(
+                "--rate: add light to --regimes, or say --block-us and --block-percent".into()
+            );
+        }
         let quick = self.quick;
         Ok(Options {
             named: self.named,
-            regimes: if self.regimes.is_empty() { all() } else { self.regimes },
+            regimes,
             rounds: self.rounds.unwrap_or(if quick { 1 } else { 5 }),
             seconds: self.seconds.unwrap_or(if quick { 0.2 } else { 1.0 }),
             warm_up: if quick { 0.05 } else { 0.2 },
@@ -288,7 +298,10 @@ impl Input<'_> {
         for name in text.split(',') {
             let names: Vec<&str> = regimes::ALL.iter().map(|regime| regime.name).collect();
             let regime = Regime::by_name(name);
-            chosen.push(regime.ok_or_else(|| self.wrong(name, names.join(", ")))?);
+            let regime = regime.ok_or_else(|| self.wrong(name, names.join(", ")))?;
+            if !chosen.iter().any(|other: &&Regime| other.name == regime.name) {
+                chosen.push(regime);
+            }
         }
         Ok(chosen)
     }

@@ -97,7 +97,9 @@ impl Contestant {
             Contestant::Default => "cabrank as it comes: one-shot",
             Contestant::Edge => "cabrank with edge-triggered deactivation",
             Contestant::Fifo => "cabrank with FIFO order of followers",
-            Contestant::Spin => "cabrank, edge-triggered, polling for 1 ms before sleeping",
+            Contestant::Spin => {
+                "cabrank, edge-triggered, polling for 1 ms before sleeping; leaves a CPU free"
+            }
             Contestant::Queue => "half-sync/half-async: a waiting thread, a parking queue, workers",
             Contestant::QueueSpin => "the same with a queue that spins before it parks",
             Contestant::Tokio => "tokio's multi-threaded runtime, as many workers as threads",

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use cabrank::sys::sched;
 use cabrank::{Deactivation, Interest, Next, Order, Pool, handler_fn};
 
 use super::Contestant;
@@ -25,6 +26,7 @@ pub(crate) fn start(
         Contestant::Spin => builder.deactivation(Deactivation::Edge).spin(SPIN),
         _ => builder,
     };
+    let threads = if contestant == Contestant::Spin { pollers(threads) } else { threads };
     let pool = builder.threads(threads).build()?;
     let acceptor = handler_fn(listener, move |listener: &mut Listener, _, cx| {
         while let Ok(connection) = listener.accept(cost) {
@@ -36,6 +38,12 @@ pub(crate) fn start(
     });
     pool.handles().register(acceptor, Interest::READABLE)?;
     Ok(pool)
+}
+
+/// Each thread that polls needs a CPU, and so does the load.
+fn pollers(threads: usize) -> usize {
+    let spare = sched::allowed_cpus().len().saturating_sub(1);
+    threads.min(spare).max(1)
 }
 
 /// Several times the gap between two requests at 5,000 per second, so that few find the leader asleep.

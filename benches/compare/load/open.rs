@@ -5,7 +5,8 @@
 use std::collections::VecDeque;
 use std::io;
 use std::num::NonZeroUsize;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use cabrank::sys::epoll::Events;
 
@@ -24,6 +25,7 @@ pub(crate) fn run(
     // When the last request that had to wait for a connection got one.
     let mut starved = Duration::ZERO;
     let mut arrivals = Arrivals::new(rate, burst);
+    let mut courtesy = Courtesy::default();
     // Plain requests that have not been answered.
     let mut awaited = 0_usize;
     loop {
@@ -56,6 +58,7 @@ pub(crate) fn run(
             window.rest(now)
         } else if awaited > 0 {
             // Polling, so that the time it takes to wake this thread is no part of the latency.
+            courtesy.give_way();
             Duration::ZERO
         } else {
             // Waking by the clock is late, so the last stretch is polled.
@@ -110,6 +113,30 @@ impl Arrivals {
         self.left == self.burst
     }
 }
+
+/// While this thread polls, a server thread that was put on its CPU would wait for a whole time slice: so it
+/// goes first. Unless that is what it takes: one that polls too gives nothing back, and has to share the CPU
+/// by the scheduler's rules.
+#[derive(Default)]
+struct Courtesy {
+    /// How often it was abused.
+    slices_lost: u32,
+}
+
+impl Courtesy {
+    fn give_way(&mut self) {
+        if self.slices_lost < ENOUGH {
+            let start = Instant::now();
+            thread::yield_now();
+            self.slices_lost += u32::from(start.elapsed() > SLICE);
+        }
+    }
+}
+
+/// Longer than a handler, and no longer than the scheduler's shortest slice.
+const SLICE: Duration = Duration::from_micros(700);
+
+const ENOUGH: u32 = 8;
 
 /// A bit more than the time by which a timed wait is usually late.
 const LAST_STRETCH: Duration = Duration::from_micros(80);
