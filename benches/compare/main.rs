@@ -23,6 +23,7 @@ mod load;
 mod machine;
 mod measure;
 mod peers;
+mod placement;
 mod process;
 mod progress;
 mod regimes;

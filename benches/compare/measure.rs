@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::contestants::{Contestant, Setup};
 use crate::counting::{Counter, Counting, Counts};
 use crate::load::{LAST_LINE, Load, Outcome};
+use crate::placement::Placement;
 use crate::process::{PATIENCE, Process};
 use crate::results::Sample;
 use crate::usage::Usage;
@@ -19,12 +20,13 @@ pub(crate) struct Laboratory {
     program: PathBuf,
     /// The programs of those contestants that are not in this one.
     peers: Vec<(Contestant, PathBuf)>,
+    placement: Placement,
 }
 
 impl Laboratory {
     pub(crate) fn new() -> Result<Laboratory, String> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
-        Ok(Laboratory { program, peers: Vec::new() })
+        Ok(Laboratory { program, peers: Vec::new(), placement: Placement::new() })
     }
 
     /// Builds the program of a contestant that is not in this one.
@@ -45,11 +47,12 @@ impl Laboratory {
         load: &Load,
         counting: Option<&Counting>,
     ) -> Result<Measured, String> {
-        let mut server = self.server(contestant, setup)?;
+        let mut server = self.placement.server(load.pace, || self.server(contestant, setup))?;
         let Ok(address) = server.line(PATIENCE)?.parse();
         let mut counter = counting.map(|counting| counting.attach(server.id())).transpose()?;
         let load = Load { address, ..load.clone() };
-        let mut client = Process::start("the load", &self.program, load.to_args())?;
+        let start = || Process::start("the load", &self.program, load.to_args());
+        let mut client = self.placement.load(load.pace, start)?;
         client.expect("connected", PATIENCE)?;
         client.expect("begin", PATIENCE + Duration::from_secs_f64(load.warm_up))?;
         counter.as_mut().map_or(Ok(()), Counter::begin)?;
