@@ -1,4 +1,5 @@
 //! What one wait has fetched is there for all threads, and wakes them one at a time.
+#![allow(unsafe_code)] // changing the scheduling class of a thread
 
 mod util;
 
@@ -90,6 +91,14 @@ fn leftover_events_do_not_wait_behind_a_blocked_handler() {
     }
 }
 
+/// From here on the calling thread has the CPU only when nobody else wants it: being woken does not take it
+/// away from the one who wakes.
+fn never_preempt() {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the kernel only reads the parameters, which outlive the call; 0 is this thread.
+    assert_eq!(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &parameters) }, 0);
+}
+
 /// How many followers a thread wakes that has a burst of events for itself, because nobody else gets the
 /// CPU.
 fn wakes_of_a_burst() -> u64 {
@@ -102,8 +111,7 @@ fn wakes_of_a_burst() -> u64 {
         thread::scope(|scope| {
             for _ in 0..6 {
                 scope.spawn(|| {
-                    // From here on it hardly gets the CPU that we have.
-                    sched::set_nice(19).unwrap();
+                    never_preempt();
                     pool.join()
                 });
             }
