@@ -13,6 +13,7 @@ use crate::handler::{Context, Handler, Next, Reason};
 use crate::interest::{Interest, Ready};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Condvar, Mutex};
+use crate::sys::fork::Process;
 use crate::token::HandleId;
 use crate::upcall;
 
@@ -75,6 +76,8 @@ pub enum SendError<M> {
     Full(M),
     /// The handler is gone.
     Closed(M),
+    /// This is a forked child, and the mailbox is its parent's.
+    Forked(M),
 }
 
 struct Queue<M> {
@@ -82,6 +85,8 @@ struct Queue<M> {
     /// For senders that wait for room.
     room: Condvar,
     capacity: Capacity,
+    /// Whose it is. In a forked child the lock may be held for ever, by a thread that is not there.
+    process: Process,
 }
 
 struct Mail<M> {
@@ -202,7 +207,8 @@ impl HandleSet {
 
     fn inbox<M>(&self, capacity: Capacity) -> Inbox<M> {
         let mail = Mail { messages: VecDeque::new(), waiting: 0, closed: false };
-        let queue = Queue { mail: Mutex::new(mail), room: Condvar::new(), capacity };
+        let process = self.inner.process;
+        let queue = Queue { mail: Mutex::new(mail), room: Condvar::new(), capacity, process };
         Inbox { queue: Arc::new(queue), dropped: Arc::clone(&self.inner.dropped) }
     }
 }
@@ -211,8 +217,12 @@ impl<M> Mailbox<M> {
     /// Sends a message.
     ///
     /// # Errors
-    /// [`SendError`], with the message, if the handler is gone or has no room and was told to refuse.
+    /// [`SendError`], with the message, if the handler is gone or has no room and was told to refuse, and in a
+    /// forked child.
     pub fn send(&self, message: M) -> std::result::Result<(), SendError<M>> {
+        if !self.queue.process.is_current() {
+            return Err(SendError::Forked(message));
+        }
         let mut mail = self.queue.mail.lock();
         while mail.messages.len() >= self.queue.capacity.most && !mail.closed {
             match self.queue.capacity.when_full {
@@ -247,14 +257,17 @@ impl<M> Mailbox<M> {
         Ok(())
     }
 
-    /// Drops what has not been received, and tells how many that were.
+    /// Drops what has not been received, and tells how many that were. None in a forked child.
     #[doc(alias = "purge_pending_notifications")]
     pub fn purge(&self) -> usize {
         self.queue.empty(false).len()
     }
 
-    /// How many messages wait. A glance: it may be over at once.
+    /// How many messages wait. A glance: it may be over at once. None in a forked child.
     pub fn len(&self) -> usize {
+        if !self.queue.process.is_current() {
+            return 0;
+        }
         self.queue.mail.lock().messages.len()
     }
 
@@ -272,6 +285,9 @@ impl<M> Mailbox<M> {
 impl<M> Inbox<M> {
     /// The oldest message. Take until there is none: those that are left are not announced again.
     pub fn take(&mut self) -> Option<M> {
+        if !self.queue.process.is_current() {
+            return None;
+        }
         let mut mail = self.queue.mail.lock();
         let message = mail.messages.pop_front();
         let waited_for = mail.waiting > 0;
@@ -298,6 +314,9 @@ impl<M> Drop for Inbox<M> {
 impl<M> Queue<M> {
     /// Takes everything out, and lets senders that wait go on.
     fn empty(&self, close: bool) -> VecDeque<M> {
+        if !self.process.is_current() {
+            return VecDeque::new();
+        }
         let mut mail = self.mail.lock();
         mail.closed |= close;
         let messages = std::mem::take(&mut mail.messages);
@@ -375,7 +394,9 @@ impl<M> SendError<M> {
     /// The message.
     pub fn into_message(self) -> M {
         match self {
-            SendError::Full(message) | SendError::Closed(message) => message,
+            SendError::Full(message) | SendError::Closed(message) | SendError::Forked(message) => {
+                message
+            }
         }
     }
 }
@@ -385,6 +406,7 @@ impl<M> fmt::Debug for SendError<M> {
         f.write_str(match self {
             SendError::Full(_) => "Full(..)",
             SendError::Closed(_) => "Closed(..)",
+            SendError::Forked(_) => "Forked(..)",
         })
     }
 }
@@ -394,6 +416,7 @@ impl<M> fmt::Display for SendError<M> {
         f.write_str(match self {
             SendError::Full(_) => "the mailbox is full",
             SendError::Closed(_) => "the mailbox is closed: its handler is gone",
+            SendError::Forked(_) => "the mailbox belongs to the parent of this forked process",
         })
     }
 }

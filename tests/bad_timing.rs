@@ -5,6 +5,7 @@
 mod util;
 
 use std::io::{self, ErrorKind, Read, Write};
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,8 +16,8 @@ use std::time::Duration;
 
 use cabrank::sys::eventfd::EventFd;
 use cabrank::{
-    Builder, Ending, Error, HandleId, Interest, Left, Next, Pool, Registration, Turn, Watch,
-    shared_fn,
+    Builder, Capacity, Context, Ending, Error, HandleId, Interest, Left, Next, Pool, Registration,
+    SendError, Turn, Watch, WhenFull, shared_fn,
 };
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
@@ -385,5 +386,50 @@ fn a_role_carried_over_a_fork_takes_nothing_from_the_parent() {
         let mut back = [0];
         peer.read_exact(&mut back).unwrap();
         assert_eq!(&back, b"p");
+    });
+}
+
+/// It was swallowed, or waited for room that nobody would make.
+#[test]
+fn a_message_sent_in_a_forked_child_is_refused() {
+    in_own_process("a_message_sent_in_a_forked_child_is_refused", || {
+        let (pool, _watchdog) = pool(Pool::builder().threads(0).joiners(1));
+        let receive = |_: u32, _: &mut Context<'_>| ControlFlow::Continue(());
+        let capacity = Capacity::bounded(1, WhenFull::Wait);
+        let mailbox = pool.handles().mailbox(capacity, receive).unwrap();
+        mailbox.send(1).unwrap();
+        let status = forked(|| {
+            let refused = mailbox.send(2);
+            first_that_is_not(&[
+                matches!(refused, Err(SendError::Forked(2))),
+                mailbox.is_empty(),
+                mailbox.purge() == 0,
+            ])
+        });
+        assert_eq!(status, Some(0));
+        assert_eq!(mailbox.len(), 1, "the parent's message");
+    });
+}
+
+/// The child waited for the parent's lock, which a thread had that was not there.
+#[test]
+fn a_mailbox_that_was_in_use_at_a_fork_does_not_hang_the_child() {
+    in_own_process("a_mailbox_that_was_in_use_at_a_fork_does_not_hang_the_child", || {
+        let (pool, _watchdog) = pool(Pool::builder().threads(0).joiners(1));
+        let receive = |_: u32, _: &mut Context<'_>| ControlFlow::Continue(());
+        let capacity = Capacity::bounded(1, WhenFull::DropOldest);
+        let mailbox = pool.handles().mailbox(capacity, receive).unwrap();
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    mailbox.send(1).unwrap();
+                }
+            });
+            let ends = |_| forked(|| (mailbox.len() + mailbox.purge()) as i32) == Some(0);
+            let all_end = (0..200).all(ends);
+            stop.store(true, Ordering::Relaxed);
+            assert!(all_end, "a child waits for its parent's lock");
+        });
     });
 }
