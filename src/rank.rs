@@ -3,6 +3,9 @@
 //! All of it stands under one lock that is held for some tens of nanoseconds, never while waiting,
 //! waking or calling a handler. The [roles](crate::roles) are the only callers.
 
+mod growth;
+mod watchman;
+
 use std::collections::VecDeque;
 use std::mem;
 use std::time::Duration;
@@ -16,7 +19,9 @@ use crate::policy::{Policy, Promotion, Tempo};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, now};
 use crate::sys::epoll::Event;
-use crate::worker::{Count, Worker};
+use crate::worker::Worker;
+
+pub(crate) use watchman::Overrun;
 
 pub(crate) struct Rank {
     pub(crate) policy: Policy,
@@ -75,15 +80,6 @@ pub(crate) struct State {
     /// Since when nobody sits, and for how long nobody sat before that.
     vacant_since: Option<u64>,
     vacant: u64,
-}
-
-/// A handler that has overrun its budget.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Overrun {
-    pub(crate) thread: usize,
-    /// The data of its event.
-    pub(crate) event: u64,
-    pub(crate) elapsed: Duration,
 }
 
 /// What a thread has to do for the others when it has released the lock.
@@ -255,12 +251,6 @@ impl State {
         Ok(())
     }
 
-    /// A thread that was started for [`Errands::recruit`] is there, or could not be started.
-    pub(crate) fn recruited(&mut self, there: bool) {
-        self.starting -= 1;
-        self.short_of_recruits = !there;
-    }
-
     /// A thread that comes as `arrival` will not take what the rank may have kept for it.
     pub(crate) fn decline(&mut self, arrival: Arrival) {
         if arrival == Arrival::Chosen && self.reserved > 0 {
@@ -298,6 +288,12 @@ impl State {
                     self.overdue -= 1;
                 } else {
                     self.running -= 1;
+                    if self.policy.reports_overruns && took > self.policy.budget {
+                        // Nobody was there to see it before.
+                        let elapsed = Duration::from_nanos(took);
+                        let event = worker.standing.event();
+                        self.overruns.push(Overrun { thread: worker.index, event, elapsed });
+                    }
                 }
             }
         }
@@ -318,12 +314,6 @@ impl State {
             self.overdue -= 1;
             self.running += 1;
         }
-    }
-
-    /// Whether a thread may act upon what it finds. One whose sleep is over by the clock looks after the
-    /// others first, and what it finds may be that they need nobody.
-    pub(crate) fn may_act(&mut self, worker: &Worker, arrival: Arrival, now: u64) -> bool {
-        arrival != Arrival::Timeout || self.look_after(worker, now)
     }
 
     /// A thread that holds nothing asks what to do. `blocking` tells whether an event's handler blocks.
@@ -371,12 +361,6 @@ impl State {
         Assignment::Follow { bed: self.followers.push(worker), watch, again, surplus }
     }
 
-    /// Whether a thread of the pool's own that has been idle for long may leave: there are more than the
-    /// least, and it is not the last that is idle.
-    pub(crate) fn can_spare(&self) -> bool {
-        self.own > self.policy.growth.least && self.has_idle()
-    }
-
     /// A follower gets up; `token` says whether it was woken by one, `watched` whether it was the
     /// watchman. Returns how it comes.
     pub(crate) fn got_up(&mut self, worker: &Arc<Worker>, token: bool, watched: bool) -> Arrival {
@@ -405,7 +389,7 @@ impl State {
         self.tempo.waited(events.len(), waited, self.running > 0);
         // Whoever waited longer comes first: the leftover of an earlier batch is older than ours.
         self.leftover.extend(events);
-        if self.is_crowded() {
+        if self.is_crowded() || self.policy.reports_overruns {
             self.find_late(worker, now);
         }
         if self.is_crowded() || self.stopping || self.must_hold_back(now) {
@@ -472,16 +456,6 @@ impl State {
         Duration::from_nanos(self.vacant + present)
     }
 
-    /// Whether the watchman has found something since the last time.
-    pub(crate) fn has_overruns(&self) -> bool {
-        !self.overruns.is_empty()
-    }
-
-    /// The same, to be reported.
-    pub(crate) fn take_overruns(&mut self) -> Vec<Overrun> {
-        mem::take(&mut self.overruns)
-    }
-
     fn errands(&mut self, now: u64) -> Errands {
         let wake = self.choose();
         let recruit = self.must_recruit(now, false);
@@ -493,36 +467,6 @@ impl State {
         let errands = self.errands(now);
         let recruit = errands.recruit || self.must_recruit(now, true);
         Errands { recruit, ..errands }
-    }
-
-    /// Whether somebody is idle, besides the thread that asks, or is about to be.
-    fn has_idle(&self) -> bool {
-        let coming = self.waking + self.newcomers + self.starting;
-        self.seated + self.followers.len() + coming > 0
-    }
-
-    fn can_grow(&self) -> bool {
-        self.own + self.starting < self.policy.growth.most
-    }
-
-    /// Whether a thread is to be started because the last idle one goes into a handler: nobody would be
-    /// left to notice that all are blocked (I2).
-    fn must_recruit(&mut self, now: u64, urgent: bool) -> bool {
-        // One that could not be started is tried again each time: nobody else would.
-        let may = now >= self.recruit_after || self.short_of_recruits || urgent;
-        let must = may && !self.stopping && self.can_grow() && !self.has_idle();
-        if must {
-            self.starting += 1;
-            self.recruit_after = now.saturating_add(self.policy.growth.interval);
-        }
-        must
-    }
-
-    /// Whether the last idle thread has to stay idle for a while, because another should be started before
-    /// it goes but may not be yet. It will look again, as the watchman.
-    fn must_hold_back(&self, now: u64) -> bool {
-        let too_early = now < self.recruit_after && !self.short_of_recruits;
-        too_early && self.can_grow() && !self.has_idle()
     }
 
     /// A follower to be woken, if it is worth it. One at a time: the next is chosen by the one that
@@ -582,69 +526,9 @@ impl State {
         self.policy.promotion == Promotion::Adaptive && self.tempo.is_busy()
     }
 
-    /// Whether something could wait for a thread that does not come, and nobody would notice (I2).
-    fn is_unwatched(&self) -> bool {
-        let is_trusted = self.running > 0 && self.running + self.overdue == self.trusted;
-        let unseen = self.seated + self.reserved == 0 || !self.leftover.is_empty();
-        !self.watched && !is_trusted && unseen
-    }
-
     /// Whether something waits although as many run as may.
     fn is_crowded(&self) -> bool {
         !self.leftover.is_empty() && self.running >= self.policy.running
-    }
-
-    /// How long a handler may run, in nanoseconds. If something waits for it and handlers are usually much
-    /// shorter, less than its budget: it has blocked, in all likelihood. In busy times it is as likely to
-    /// have been preempted, and another thread would only be one more to share the CPUs with.
-    fn patience(&self) -> u64 {
-        let budget = self.policy.budget;
-        let guesses = self.policy.guesses && self.is_crowded() && !self.is_busy();
-        if guesses { self.tempo.patience().min(budget) } else { budget }
-    }
-
-    /// In how many nanoseconds the watchman looks. Where nobody has been late for many looks it looks less
-    /// often, because looking costs the CPU of whoever runs; the first that is late brings it back.
-    fn look_interval(&self) -> u64 {
-        let backed_off = self.policy.guesses && self.is_busy();
-        let doublings = if backed_off { (self.quiet_looks / QUIET).min(MOST_DOUBLINGS) } else { 0 };
-        self.policy.budget.saturating_mul(1 << doublings)
-    }
-
-    /// Handlers that have run for too long no longer count as running. Returns whether there are any.
-    fn find_late(&mut self, finder: &Worker, now: u64) -> bool {
-        let latest = now.saturating_sub(self.patience());
-        let mut late = 0;
-        for worker in &self.workers {
-            if let Some((since, event)) = worker.standing.check(latest) {
-                late += 1;
-                if self.policy.reports_overruns {
-                    let elapsed = Duration::from_nanos(now.saturating_sub(since));
-                    self.overruns.push(Overrun { thread: worker.index, event, elapsed });
-                }
-            }
-        }
-        self.running -= late;
-        self.overdue += late;
-        finder.count(Count::Rescues, late as u64);
-        if late > 0 {
-            self.quiet_looks = 0;
-        }
-        late > 0
-    }
-
-    /// The watchman looks. Returns whether it should act upon what it finds, and not just keep watching.
-    fn look_after(&mut self, watchman: &Worker, now: u64) -> bool {
-        let moved = self.moves != self.moves_seen;
-        self.moves_seen = self.moves;
-        self.quiet_looks = self.quiet_looks.saturating_add(1);
-        let late = self.find_late(watchman, now);
-        if !moved && self.seated > 0 && self.leftover.is_empty() {
-            // It was busy, and then the last event came. An idle process must not tick.
-            self.tempo.rest();
-        }
-        let unserved = self.running == 0 && !self.leftover.is_empty();
-        late || !moved || unserved || !self.is_busy()
     }
 
     fn run(&mut self, worker: &Worker, event: Event, blocking: Blocking, now: u64) {
@@ -659,12 +543,6 @@ impl State {
         }
         self.moves += 1;
         worker.standing.start(event.data(), blocking, now);
-    }
-
-    /// Whether the pool could do without the thread, were it idle for long. The last that is idle need not
-    /// even look: those who come after it leave.
-    fn is_surplus(&self, worker: &Worker) -> bool {
-        !worker.is_joined && self.can_spare()
     }
 
     fn sit_down(&mut self, worker: &Worker, now: u64) -> Assignment {
@@ -689,10 +567,6 @@ impl State {
         }
     }
 }
-
-/// After so many looks at which nobody was late the watchman looks half as often, and so on.
-const QUIET: u32 = 16;
-const MOST_DOUBLINGS: u32 = 2;
 
 /// All of them may share one handle.
 pub(crate) const MOST_THREADS: usize = MOST_SHARERS;

@@ -80,6 +80,11 @@ impl Standing {
         (overdue, blocking)
     }
 
+    /// The data of the event that was last begun.
+    pub(crate) fn event(&self) -> u64 {
+        self.event.load(Ordering::Relaxed)
+    }
+
     /// Marks the run as overdue; whether that is news.
     pub(crate) fn block(&self) -> bool {
         let is_news = !self.overdue.load(Ordering::Relaxed);

@@ -132,6 +132,39 @@ fn a_handler_that_blocks_unsaid_is_noticed_reported_and_replaced() {
     assert!(told.try_iter().all(|overrun| overrun.handle != blocker), "reported once a run");
 }
 
+/// Also where nobody waits for the handler, and where nobody is free to look at it: then when it has ended.
+#[test]
+fn every_overrun_is_reported_once_whatever_else_the_pool_does() {
+    for threads in [1, 2, 4] {
+        let (tell, told) = mpsc::channel();
+        let builder = Pool::builder().threads(threads).budget(Duration::from_millis(2));
+        let builder = builder.on_overrun(move |overrun: &Overrun| tell.send(*overrun).unwrap());
+        let (pool, _watchdog) = pool(builder);
+        let door = Door::default();
+        let wait = door.clone();
+        let (blocker, mut nudge) = Probe::pair(move |stream, _, _| {
+            read_some(stream);
+            wait.pass();
+            Next::Rearm(Interest::READABLE)
+        });
+        let blocker = pool.handles().register(blocker, Interest::READABLE).unwrap();
+        std::io::Write::write_all(&mut nudge, b"x").unwrap();
+        let watched = threads > 2;
+        if !watched {
+            // The other one, if there is one, sits on the handle set.
+            thread::sleep(Duration::from_millis(10));
+            door.open();
+        }
+        let overrun = told.recv_timeout(PATIENCE).unwrap();
+        assert_eq!(overrun.handle, blocker, "{threads} threads");
+        assert!(overrun.elapsed >= Duration::from_millis(2), "{overrun:?}");
+        door.open();
+        wait_until("the handler's end", || pool.metrics().total().events == 1);
+        drop(pool);
+        assert_eq!(told.iter().count(), 0, "reported once: {threads} threads");
+    }
+}
+
 #[test]
 fn a_report_that_panics_costs_nothing() {
     let builder = Pool::builder().threads(3).running(1).budget(Duration::from_micros(200));
