@@ -295,8 +295,10 @@ impl Builder {
         self
     }
 
-    /// Called by the watchman, with a handler that has overrun its [budget](Builder::budget), once for each
-    /// run. What it does is taken from serving events, so do not block.
+    /// Called with each run of a handler that has overrun its [budget](Builder::budget), once: by the watchman
+    /// while it runs, or, where no thread was free to look, when it has ended. Not with handlers that are known
+    /// to [block](crate::Blocking::Always), nor with those that have said so. What it does is taken from
+    /// serving events, so do not block.
     pub fn on_overrun(mut self, hook: impl Fn(&Overrun) + Send + Sync + 'static) -> Builder {
         self.on_overrun = Some(Arc::new(hook));
         self
@@ -407,7 +409,8 @@ impl Plan {
             None => 2 * available.len().max(1),
         };
         let threads = builder.max_threads.unwrap_or(least).max(least);
-        check_range("threads", saturated(threads), LEAST_THREADS, saturated(MOST_THREADS))?;
+        let option = if threads > least { "max_threads" } else { "threads" };
+        check_range(option, saturated(threads), LEAST_THREADS, saturated(MOST_THREADS))?;
         let setup = |index| {
             let scheduling = (builder.scheduling)(index);
             match scheduling {

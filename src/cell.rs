@@ -41,8 +41,8 @@ use crate::sys::epoll::Flags;
 pub(crate) struct Slot<T> {
     word: AtomicU64,
     /// What is known of its tenant's handler: how long it takes, and whether it was said to block. Relaxed
-    /// everywhere: it decides about speed, not about right and wrong, and a tenant that inherits its
-    /// predecessor's by a late store is soon known better.
+    /// everywhere: it decides about speed, not about right and wrong. A lesson that comes late can still
+    /// reach the next tenant, if nothing was declared of either; that one is soon known better.
     habits: AtomicU32,
     value: UnsafeCell<Option<T>>,
 }
@@ -156,10 +156,14 @@ impl<T> Slot<T> {
         let is_news = habits != 0 || took > budget;
         if is_news && habits >> DECLARED_SHIFT == Blocking::Learned as u32 {
             let took = (took / TICK).min(LONGEST) as u32;
-            let mean = habits - habits / 8 + took / 8;
-            if mean != habits {
-                self.habits.store(mean, Ordering::Relaxed);
-            }
+            // Rounded towards what it takes, so that a long run is forgotten in the end.
+            let mean = match took.checked_sub(habits) {
+                Some(more) => habits + more.div_ceil(8),
+                None => habits - (habits - took).div_ceil(8),
+            };
+            // An exchange, lest a lesson that comes late undo what the next tenant has declared.
+            let relaxed = Ordering::Relaxed;
+            let _ = self.habits.compare_exchange(habits, mean, relaxed, relaxed);
         }
     }
 
@@ -677,5 +681,18 @@ mod tests {
         let later = CALLED | EXPIRED | RETIMED;
         let fields = [PHASE, flags, later, interest, cause, READY, SHARERS, GENERATION];
         assert_eq!(fields.iter().fold(0, |all, field| all ^ field), !0);
+    }
+
+    #[cfg(not(any(loom, shuttle)))]
+    #[test]
+    fn what_was_learned_of_a_handler_is_what_it_usually_takes() {
+        for budget in [1_000, 1_700, 10_000, 2_000_000] {
+            let slot: Slot<u8> = Slot::new();
+            slot.learn(u64::MAX, budget);
+            (0..300).for_each(|_| slot.learn(budget / 2, budget));
+            assert_eq!(slot.blocking(budget), Blocking::Learned, "short again: {budget} ns");
+            (0..300).for_each(|_| slot.learn(budget * 2, budget));
+            assert_eq!(slot.blocking(budget), Blocking::Always, "always long: {budget} ns");
+        }
     }
 }

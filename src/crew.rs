@@ -296,10 +296,12 @@ impl Crew {
         }
         let take_part = |follower| self.with_current_thread(|| roles::take_part(follower));
         let left = follower.map_or(Left::Shutdown, take_part);
+        let process = self.shared.demux.inner.process;
         // The handles may outlive us: they are the crew's, and others may hold it.
         drop(self);
         if let Some(hook) = on_stop {
             hook(index);
+            process.refuse_child();
         }
         departure.ending = Ending::Left(left);
     }
@@ -312,7 +314,7 @@ impl Crew {
                 .map_err(|_| Error::StartHook { thread: index })?;
         }
         // The hook may have forked.
-        self.shared.demux.inner.refuse_forked_child();
+        self.shared.demux.inner.process.refuse_child();
         Ok(())
     }
 }

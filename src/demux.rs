@@ -37,6 +37,9 @@ pub trait Demultiplexer: Send + Sync {
         true
     }
 
+    /// Ends a forked child that returns from its parent's user code.
+    fn refuse_forked_child(&self) {}
+
     /// Takes all handles out: the pool has stopped and its last thread has left.
     fn clear(&self);
 }

@@ -3,7 +3,6 @@
 
 use std::cell::Cell;
 use std::io;
-use std::process;
 use std::time::Duration;
 
 use crate::cell::{Cause, Entered, Owned, Request, Shared};
@@ -85,6 +84,10 @@ impl Demultiplexer for HandleSet {
         self.inner.process.is_current()
     }
 
+    fn refuse_forked_child(&self) {
+        self.inner.process.refuse_child();
+    }
+
     fn clear(&self) {
         HandleSet::clear(self);
     }
@@ -112,7 +115,7 @@ impl Inner {
             return Dispatched { noted: true, again, panicked, ..Dispatched::default() };
         }
         let verdict = self.call(|| owned.ready(Ready::from(flags), cx));
-        self.refuse_forked_child();
+        self.process.refuse_child();
         if let Some(due) = cx.take_deadline() {
             owned.deadline.due = due;
         }
@@ -156,7 +159,7 @@ impl Inner {
         let sharer = Sharer::new(self.desk(token), &shared);
         let verdict =
             self.call(|| shared.ready_shared(Ready::from(flags), &mut cx.shared(&sharer)));
-        self.refuse_forked_child();
+        self.process.refuse_child();
         let rearms = sharer.told.get();
         let verdict = verdict.map(|(next, same)| (next, same && !sharer.refused.get()));
         let mut dispatched = Dispatched { handled: true, rearms, ..Dispatched::default() };
@@ -231,15 +234,6 @@ impl Inner {
         }
     }
 
-    /// A child that was forked in a handler and returns from it would go on as a thread of its parent's
-    /// pool: it would change the parent's registrations and take its events.
-    pub(crate) fn refuse_forked_child(&self) {
-        if !self.process.is_current() {
-            eprintln!("cabrank: a forked child must not return from its parent's handler or hook");
-            process::abort();
-        }
-    }
-
     /// The next event of a handle, for the calling thread to pass on. One that the kernel knows nothing of
     /// takes its turn behind what the kernel has to report: a handler that calls itself again and again
     /// would be all that is ever left over.
@@ -308,7 +302,7 @@ impl Inner {
         let told = self.call(|| entry.closed(id, reason));
         let dropped = self.call(|| drop(entry));
         if in_own_process {
-            self.refuse_forked_child();
+            self.process.refuse_child();
         }
         let vacated = self.table.put_back(token.slot, empty);
         if vacated.retimed {

@@ -273,7 +273,8 @@ pub enum Blocking {
     /// [`Always`](Blocking::Always).
     #[default]
     Learned = 0,
-    /// It is trusted to be short: nobody is woken just to watch over it.
+    /// It is trusted to be short: nobody is woken just to watch over it. If that is wrong, and as many such
+    /// handlers block as may [run](crate::Builder::running), everything else waits for them.
     Never = 1,
     /// Somebody else sits down to wait on the handle set before it runs, also in busy times.
     Maybe = 2,
@@ -369,12 +370,13 @@ impl<'a> Context<'a> {
         self.handles
     }
 
-    /// Has the handler called with [`Ready::TIMEOUT`] when `after` has passed since this call began, unless
+    /// Has the handler called with [`Ready::TIMEOUT`] when `after` has passed since the thread took up
+    /// the event, just before this call, unless
     /// the deadline is moved or cleared before. It is called even if the handle is suspended by then, and
     /// as always by one thread at a time.
     ///
     /// Meant to be said again with every request: moving a deadline away costs no system call, no lock and
-    /// no allocation. [`SharedHandler`]s have no deadline; for them this does nothing.
+    /// no allocation. [`SharedHandler`]s and posted closures have no deadline; for them this does nothing.
     ///
     /// ```
     /// use cabrank::{Context, Interest, Next, Ready};

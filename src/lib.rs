@@ -98,7 +98,7 @@
 //!
 //! A pool belongs to the process that built it. In a forked child all its operations answer
 //! [`Error::Forked`], and dropping it does nothing to the parent. A child that is forked inside a handler
-//! must exec or exit there; one that returns from the handler is aborted.
+//! or hook must exec or exit there; one that returns from it is aborted.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 #[non_exhaustive]
 #[repr(u8)]
 pub enum Role {
-    /// Not in the pool: on its way in or out.
+    /// Not in the pool: on its way in, or gone.
     #[default]
     Away = 0,
     /// Waiting for a role.
@@ -93,7 +93,8 @@ pub struct ThreadMetrics {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Metrics {
-    /// The pool's own threads by index, then those that have joined.
+    /// The pool's own threads by index, then those that have joined. Own threads that have left because they
+    /// were idle stay, [away](Role::Away), until others come in their places.
     pub threads: Vec<ThreadMetrics>,
     /// The sum over application threads that have left again.
     pub departed: ThreadMetrics,

@@ -89,7 +89,7 @@ impl Inner {
             return Dispatched { stale: true, ..Dispatched::default() };
         };
         let outcome = self.call(|| job(cx));
-        self.refuse_forked_child();
+        self.process.refuse_child();
         Dispatched { handled: true, panicked: u32::from(outcome.is_err()), ..Dispatched::default() }
     }
 

@@ -47,9 +47,9 @@ use crate::worker::{Count, Worker};
 /// The whole protocol, on the calling thread, until the pool stops or the member's time is over.
 pub(crate) fn take_part<D: Demultiplexer>(mut follower: Follower<'_, D>) -> Left {
     loop {
-        let processing = match follower.follow_on() {
+        let processing = match follower.follow_at_once() {
             Turn::Lead(leader) => match leader.wait() {
-                Watch::Detected(detected) => match detected.promote() {
+                Watch::Detected(detected) => match detected.promote_at_once() {
                     Ok(processing) => processing,
                     Err(enough_are_running) => {
                         follower = enough_are_running;
@@ -64,7 +64,7 @@ pub(crate) fn take_part<D: Demultiplexer>(mut follower: Follower<'_, D>) -> Left
             Turn::Process(processing) => processing,
             Turn::Leave(why) => return why,
         };
-        follower = processing.process();
+        follower = processing.process_at_once();
     }
 }
 
@@ -161,11 +161,11 @@ impl<'p, D: Demultiplexer> Follower<'p, D> {
     pub fn follow(mut self) -> Turn<'p, D> {
         // It may have been a while since the handler was left.
         self.member.finished = 0;
-        self.follow_on()
+        self.follow_at_once()
     }
 
     /// The same for a thread that comes straight from its handler.
-    fn follow_on(mut self) -> Turn<'p, D> {
+    fn follow_at_once(mut self) -> Turn<'p, D> {
         if !self.member.shared.demux.is_ours() {
             return Turn::Leave(Left::Forked);
         }
@@ -196,7 +196,7 @@ impl<'p, D: Demultiplexer> Follower<'p, D> {
                 member.is_discharged = true;
                 let errands = state.discharge(&member.worker, at);
                 drop(state);
-                member.run_errands(errands);
+                member.run_errands(errands, at);
                 return Turn::Leave(why);
             }
             let may_act = state.may_act(&member.worker, arrival, at);
@@ -212,16 +212,16 @@ impl<'p, D: Demultiplexer> Follower<'p, D> {
                 Assignment::Seat { most, errands, surplus } => {
                     drop(state);
                     member.take(Holding::Seat, Role::Leader, at);
-                    member.run_errands(errands);
+                    member.run_errands(errands, at);
                     return Turn::Lead(Leader { member: self.member, most, surplus });
                 }
                 Assignment::Event { event, errands } => {
                     drop(state);
                     member.take(Holding::Handler, Role::Processing, at);
-                    member.run_errands(errands);
+                    let since = member.run_errands(errands, at);
                     member.worker.count(Count::SharedTaken, 1);
                     member.event = Some(event);
-                    return Turn::Process(Processing { member: self.member, since: at });
+                    return Turn::Process(Processing { member: self.member, since });
                 }
                 Assignment::Stop => {
                     drop(state);
@@ -273,6 +273,12 @@ impl<'p, D: Demultiplexer> Detected<'p, D> {
     /// Gives up the waiting role, to a follower where that is called for, and takes the oldest event
     /// that waits. If as many threads run as may, the events are left to them.
     pub fn promote(mut self) -> std::result::Result<Processing<'p, D>, Follower<'p, D>> {
+        self.now = now();
+        self.promote_at_once()
+    }
+
+    /// The same for a thread that comes straight from its wait.
+    fn promote_at_once(mut self) -> std::result::Result<Processing<'p, D>, Follower<'p, D>> {
         let member = &mut *self.member;
         if !member.shared.demux.is_ours() {
             return Err(Follower { member: self.member });
@@ -287,9 +293,9 @@ impl<'p, D: Demultiplexer> Detected<'p, D> {
         match promoted {
             Promoted::Process { event, errands } => {
                 member.take(Holding::Handler, Role::Processing, self.now);
-                member.run_errands(errands);
+                let since = member.run_errands(errands, self.now);
                 member.event = Some(event);
-                Ok(Processing { member: self.member, since: self.now })
+                Ok(Processing { member: self.member, since })
             }
             Promoted::Enough => Err(Follower { member: self.member }),
         }
@@ -299,6 +305,12 @@ impl<'p, D: Demultiplexer> Detected<'p, D> {
 impl<'p, D: Demultiplexer> Processing<'p, D> {
     /// Runs the handler and reactivates the handle.
     pub fn process(mut self) -> Follower<'p, D> {
+        self.since = now();
+        self.process_at_once()
+    }
+
+    /// The same for a thread that has just got the event.
+    fn process_at_once(mut self) -> Follower<'p, D> {
         let member = &mut *self.member;
         let processed = member.event.take().filter(|_| member.shared.demux.is_ours());
         if let Some(event) = processed {
@@ -368,16 +380,8 @@ impl<D: Demultiplexer> Shared<D> {
 }
 
 impl<D: Demultiplexer> Shared<D> {
-    #[inline]
-    fn run_errands(&self, errands: Errands, worker: &Worker, recruiter: &dyn Recruiter) {
-        // As with almost every event.
-        if !errands.is_empty() {
-            self.run_some_errands(errands, worker, recruiter);
-        }
-    }
-
     #[cold]
-    fn run_some_errands(&self, errands: Errands, worker: &Worker, recruiter: &dyn Recruiter) {
+    fn run_errands(&self, errands: Errands, worker: &Worker, recruiter: &dyn Recruiter) {
         if let Some(chosen) = errands.wake {
             chosen.wake();
             worker.count(Count::Wakes, 1);
@@ -438,6 +442,8 @@ impl<D: Demultiplexer> Control for Shared<D> {
 }
 
 /// A thread's membership, whatever its role. Dropping it in any role leaves the pool in order.
+///
+/// The roles keep it in a box, made once, so that to take another role is to move a pointer.
 struct Member<'p, D: Demultiplexer> {
     shared: &'p Shared<D>,
     worker: Arc<Worker>,
@@ -462,12 +468,19 @@ struct Member<'p, D: Demultiplexer> {
 impl<D: Demultiplexer> Member<'_, D> {
     fn take(&mut self, holding: Holding, role: Role, now: u64) {
         self.holding = holding;
+        self.took = 0;
         self.worker.change_role(role, now);
     }
 
-    /// Does for the others what was decided under the lock, after it has been released.
-    fn run_errands(&self, errands: Errands) {
+    /// Does for the others what was decided under the lock at `at`, after it has been released. Returns what
+    /// time it is then.
+    fn run_errands(&self, errands: Errands, at: u64) -> u64 {
+        if errands.is_empty() {
+            // As with almost every event.
+            return at;
+        }
         self.shared.run_errands(errands, &self.worker, self.recruiter);
+        now()
     }
 
     /// Tells the user of handlers that have overrun their budget.
@@ -476,6 +489,7 @@ impl<D: Demultiplexer> Member<'_, D> {
             if let Some(hook) = &self.shared.on_overrun {
                 // One that panics has been heard, and costs nothing else (I9).
                 let _ = upcall::contain(OnPanic::Close, || hook(overrun));
+                self.shared.demux.refuse_forked_child();
             }
         }
     }
@@ -521,7 +535,7 @@ impl<D: Demultiplexer> Drop for Member<'_, D> {
         // On the handle set they do not see it; one is woken, and wakes the next.
         errands.call_seated |= state.is_stopping() && state.has_seated();
         drop(state);
-        self.run_errands(errands);
+        self.run_errands(errands, now);
         self.shared.clear_if_deserted();
     }
 }

@@ -75,6 +75,8 @@ fn out_of_range_values_are_refused_with_their_range() {
         ("Scheduling::Fifo", 100, one_of_many),
         ("Scheduling::Fifo", -1, scheduling(Scheduling::Fifo(-1))),
         ("events_per_wait", 4_097, Pool::builder().threads(1).events_per_wait(4_097)),
+        ("max_threads", 5_000, Pool::builder().threads(1).max_threads(5_000)),
+        ("threads", 5_000, Pool::builder().threads(5_000)),
     ];
     for (name, given, builder) in cases {
         let error = refused(builder);

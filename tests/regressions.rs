@@ -272,6 +272,31 @@ fn a_child_forked_in_a_hook_does_not_go_on_in_the_pool() {
     });
 }
 
+/// The same for one that was forked in the report of an overrun, and in a stop hook.
+#[test]
+fn a_child_forked_in_a_pools_hook_does_not_go_on_in_the_pool() {
+    in_own_process("a_child_forked_in_a_pools_hook_does_not_go_on_in_the_pool", || {
+        let forks_once = || {
+            let (told, children) = mpsc::channel();
+            let told = Mutex::new(Some(told));
+            let hook = move || {
+                if let Some(told) = told.lock().unwrap().take() {
+                    fork_and_return(&told);
+                }
+            };
+            (hook, children)
+        };
+        let ((report, reported), (stop, stopped)) = (forks_once(), forks_once());
+        let builder = Pool::builder().threads(2).budget(Duration::from_millis(1));
+        let builder = builder.on_overrun(move |_| report()).on_thread_stop(move |_| stop());
+        let (pool, _watchdog) = pool(builder);
+        pool.post(|_cx| thread::sleep(Duration::from_millis(5))).unwrap();
+        assert_aborted(&reported);
+        pool.finish();
+        assert_aborted(&stopped);
+    });
+}
+
 #[track_caller]
 fn assert_aborted(children: &mpsc::Receiver<nix::unistd::Pid>) {
     let child = children.recv_timeout(PATIENCE).unwrap();

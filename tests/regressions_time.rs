@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Barrier, OnceLock, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cabrank::net::ListenOptions;
 use cabrank::sys::eventfd::EventFd;
@@ -257,4 +257,37 @@ fn a_listener_does_not_delete_its_successors_file() {
         assert!(UnixStream::connect(&path).is_ok(), "nobody can reach the successor");
         drop(new);
     }
+}
+
+/// It was counted from the wait, which may be long ago for a thread that goes step by step.
+#[test]
+fn a_deadline_counts_from_the_call_also_step_by_step() {
+    const PAUSE: Duration = Duration::from_millis(60);
+    let (pool, _watchdog) = pool(Pool::builder().threads(0).joiners(1));
+    let (tell, told) = mpsc::channel();
+    let eventfd = EventFd::new().unwrap();
+    eventfd.notify().unwrap();
+    let handler = handler_fn(eventfd, move |eventfd: &mut EventFd, ready, cx: &mut Context<'_>| {
+        let _ = eventfd.read();
+        tell.send(Instant::now()).unwrap();
+        if ready.is_timeout() {
+            return Next::Close;
+        }
+        cx.set_deadline(PAUSE);
+        Next::Drained(Interest::READABLE)
+    });
+    pool.handles().register(handler, Interest::READABLE).unwrap();
+    let Turn::Lead(leader) = pool.enlist().unwrap().follow() else { panic!("no seat") };
+    let Watch::Detected(detected) = leader.wait() else { panic!("no event") };
+    thread::sleep(2 * PAUSE);
+    let processing = detected.promote().unwrap();
+    thread::sleep(2 * PAUSE);
+    let mut follower = processing.process();
+    while !pool.handles().is_empty() {
+        follower = step(follower);
+    }
+    let (call, timeout) = (told.recv().unwrap(), told.recv().unwrap());
+    let after = timeout - call;
+    // Less what passes between the two looks at the clock.
+    assert!(after >= PAUSE - Duration::from_millis(10), "called for its deadline after {after:?}");
 }

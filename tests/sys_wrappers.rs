@@ -482,3 +482,12 @@ fn a_second_fork_of_the_parent_is_as_foreign_as_the_first() {
         assert!(here.is_current());
     });
 }
+
+#[test]
+fn a_timer_can_be_set_to_the_end_of_time() {
+    let timer = TimerFd::new().unwrap();
+    timer.after(Duration::MAX).unwrap();
+    assert_eq!(timer.read().unwrap(), None);
+    timer.every(Duration::MAX).unwrap();
+    assert_eq!(timer.read().unwrap(), None);
+}

@@ -6,6 +6,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 
 use crate::cell::{Cause, Entered, Owned, Request, Requested, Slot};
+use crate::handler::Blocking;
 use crate::interest::Interest;
 use crate::sys::epoll::Flags;
 
@@ -335,5 +336,18 @@ fn two_requests_during_a_release_both_count() {
             other.join().unwrap();
         }
         assert!(is_writable(&slot, generation), "{slot:?}");
+    });
+}
+
+/// What a tenant has declared is not undone by a lesson of its predecessor that comes late.
+#[test]
+fn a_late_lesson_does_not_undo_a_declaration() {
+    explore(PREEMPTIONS, || {
+        let slot = Arc::new(Slot::<Watched>::new());
+        let late = Arc::clone(&slot);
+        let learner = thread::spawn(move || late.learn(1_000_000_000, 1_000_000));
+        slot.expect(Blocking::Never);
+        learner.join().unwrap();
+        assert_eq!(slot.blocking(1_000_000), Blocking::Never);
     });
 }

@@ -43,6 +43,15 @@ impl Process {
         self.0 == Process::name()
     }
 
+    /// Ends a forked child that returns from its parent's handler or hook: it would go on as a thread of its
+    /// parent's pool, change the parent's registrations and take its events.
+    pub(crate) fn refuse_child(self) {
+        if !self.is_current() {
+            eprintln!("cabrank: a forked child must not return from its parent's handler or hook");
+            process::abort();
+        }
+    }
+
     /// What tells this process from its parent.
     fn name() -> u32 {
         match DEPTH.load(Ordering::Relaxed) {

@@ -34,7 +34,8 @@ impl TimerFd {
         Ok(TimerFd { timer })
     }
 
-    /// Fires once, `delay` from now; a zero delay fires at once.
+    /// Fires once, `delay` from now; a zero delay fires at once, one of more than 68
+    /// years counts as that long.
     #[doc(alias = "timerfd_settime")]
     pub fn after(&self, delay: Duration) -> io::Result<()> {
         self.set(Expiration::OneShot(spec(delay)))
@@ -81,5 +82,7 @@ impl AsFd for TimerFd {
 
 /// Zero would disarm the timer, so the shortest time is one nanosecond.
 fn spec(time: Duration) -> TimeSpec {
-    TimeSpec::from_duration(time.max(Duration::from_nanos(1)))
+    // Zero would disarm it, and more seconds than these are a negative number to the kernel.
+    let longest = Duration::from_secs(i32::MAX as u64);
+    TimeSpec::from_duration(time.clamp(Duration::from_nanos(1), longest))
 }
