@@ -39,8 +39,8 @@ pub(crate) struct Load {
 pub(crate) enum Pace {
     /// Each connection sends when it has its answer.
     Closed,
-    /// `rate` requests per second at random times of their own, whatever the server does; `burst` of them
-    /// at one instant.
+    /// `rate` requests per second at random times of their own, whatever the server does, always `burst` of
+    /// them at one instant.
     Open { rate: f64, burst: usize },
 }
 

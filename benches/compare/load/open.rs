@@ -21,69 +21,92 @@ pub(crate) fn run(
     burst: usize,
 ) -> io::Result<()> {
     let mut events = Events::with_capacity(NonZeroUsize::new(256).unwrap());
-    let mut free: VecDeque<usize> = (0..clients.count()).collect();
-    // When the last request that had to wait for a connection got one.
-    let mut starved = Duration::ZERO;
-    let mut arrivals = Arrivals::new(rate, burst);
+    let mut sender = Sender {
+        free: (0..clients.count()).collect(),
+        arrivals: Arrivals::new(rate, burst),
+        excused: Duration::ZERO,
+        awaited: 0,
+    };
     let mut courtesy = Courtesy::default();
-    // Plain requests that have not been answered.
-    let mut awaited = 0_usize;
     loop {
         let now = window.now();
         if window.advance(now, clients)? {
-            let mut overdue = arrivals.clone();
-            while overdue.due <= now {
-                window.left_over(overdue.due, now);
-                overdue.next();
-            }
+            sender.arrivals.overdue(now).for_each(|due| window.left_over(due, now));
         }
-        loop {
-            let now = window.now();
-            if arrivals.due > now {
-                break;
-            }
-            let Some(number) = free.pop_front() else { break };
-            // The rest of a burst is late because sending takes time, and no connection is the server's
-            // fault: neither is a fault of this loop.
-            if arrivals.is_first_of_burst() {
-                window.lagged(now.saturating_sub(arrivals.due.max(starved)));
-            }
-            let kind = clients.send(number, arrivals.due)?;
-            awaited += usize::from(kind == Kind::Plain);
-            arrivals.next();
-        }
+        sender.send_due(clients, window)?;
         let now = window.now();
-        let until_due = arrivals.due.saturating_sub(now);
-        let timeout = if free.is_empty() {
+        let timeout = if sender.free.is_empty() {
             window.rest(now)
-        } else if awaited > 0 {
+        } else if sender.awaited > 0 {
             // Polling, so that the time it takes to wake this thread is no part of the latency.
             courtesy.give_way();
             Duration::ZERO
         } else {
             // Waking by the clock is late, so the last stretch is polled.
-            until_due.saturating_sub(LAST_STRETCH).min(window.rest(now))
+            let until_due = sender.arrivals.due.saturating_sub(now);
+            until_due.saturating_sub(sender.arrivals.last_stretch()).min(window.rest(now))
         };
         clients.epoll.wait(&mut events, Some(timeout))?;
         for event in events.iter() {
             if event.data() == INPUT {
                 return Ok(());
             }
-            let number = event.data() as usize;
-            if let Some(request) = clients.receive(number)? {
-                let now = window.now();
-                window.answered(request, now);
-                awaited -= usize::from(request.kind == Kind::Plain);
-                if free.is_empty() {
-                    starved = now;
-                }
-                free.push_back(number);
-            }
+            sender.receive(event.data() as usize, clients, window)?;
+            // Answers can wait, they have their time; requests cannot.
+            sender.send_due(clients, window)?;
         }
     }
 }
 
-/// When requests fall due: bursts at the times of a Poisson process.
+struct Sender {
+    /// Connections without a request under way.
+    free: VecDeque<usize>,
+    arrivals: Arrivals,
+    /// Until then requests could not have been sent: others were being sent, or there was no connection. What
+    /// comes after that is lag.
+    excused: Duration,
+    /// Plain requests that have not been answered.
+    awaited: usize,
+}
+
+impl Sender {
+    fn send_due(&mut self, clients: &mut Clients, window: &mut Window) -> io::Result<()> {
+        let mut now = window.now();
+        while self.arrivals.due <= now {
+            let Some(number) = self.free.pop_front() else { break };
+            // The others of a burst follow at once, and would hide the lag of the first.
+            if self.arrivals.is_first_of_burst() {
+                window.lagged(now.saturating_sub(self.arrivals.due.max(self.excused)));
+            }
+            let kind = clients.send(number, self.arrivals.due)?;
+            self.awaited += usize::from(kind == Kind::Plain);
+            self.arrivals.advance();
+            now = window.now();
+            self.excused = now;
+        }
+        Ok(())
+    }
+
+    fn receive(
+        &mut self,
+        number: usize,
+        clients: &mut Clients,
+        window: &mut Window,
+    ) -> io::Result<()> {
+        if let Some(request) = clients.receive(number)? {
+            let now = window.now();
+            window.answered(request, now);
+            self.awaited -= usize::from(request.kind == Kind::Plain);
+            if self.free.is_empty() {
+                self.excused = now;
+            }
+            self.free.push_back(number);
+        }
+        Ok(())
+    }
+}
+
+/// When requests fall due: single ones by a Poisson process, bursts at more even distances.
 #[derive(Clone)]
 struct Arrivals {
     random: Random,
@@ -101,16 +124,38 @@ impl Arrivals {
         Arrivals { random: Random::new(), gap, burst, left: burst, due: Duration::ZERO }
     }
 
-    fn next(&mut self) {
+    fn advance(&mut self) {
         self.left -= 1;
         if self.left == 0 {
             self.left = self.burst;
-            self.due += Duration::from_secs_f64(self.random.exponential() * self.gap);
+            let gap = if self.burst == 1 {
+                self.random.exponential()
+            } else {
+                // Never so soon that a burst meets the remains of the last one, never in step with a clock.
+                0.5 + self.random.uniform()
+            };
+            self.due += Duration::from_secs_f64(gap * self.gap);
         }
     }
 
     fn is_first_of_burst(&self) -> bool {
         self.left == self.burst
+    }
+
+    /// A bit more than the time by which a timed wait is usually late: the longer a CPU has slept the later it
+    /// is.
+    fn last_stretch(&self) -> Duration {
+        Duration::from_secs_f64((self.gap / 4.0).clamp(80e-6, 500e-6))
+    }
+
+    /// The times of all requests up to now that have not been sent.
+    fn overdue(&self, now: Duration) -> impl Iterator<Item = Duration> + use<> {
+        let mut arrivals = self.clone();
+        std::iter::from_fn(move || {
+            let due = arrivals.due;
+            arrivals.advance();
+            Some(due).filter(|due| *due <= now)
+        })
     }
 }
 
@@ -137,6 +182,3 @@ impl Courtesy {
 const SLICE: Duration = Duration::from_micros(700);
 
 const ENOUGH: u32 = 8;
-
-/// A bit more than the time by which a timed wait is usually late.
-const LAST_STRETCH: Duration = Duration::from_micros(80);

@@ -11,10 +11,14 @@ impl Random {
 
     /// Exponentially distributed with mean 1: the gaps of a Poisson process.
     pub(crate) fn exponential(&mut self) -> f64 {
+        -(1.0 - self.uniform()).ln()
+    }
+
+    /// From 0 to 1.
+    pub(crate) fn uniform(&mut self) -> f64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        let uniform = (self.0 >> 11) as f64 / (1_u64 << 53) as f64;
-        -(1.0 - uniform).ln()
+        (self.0 >> 11) as f64 / (1_u64 << 53) as f64
     }
 }

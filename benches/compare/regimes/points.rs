@@ -97,7 +97,9 @@ pub(super) fn idle_crowd(options: &Options) -> Points {
     for peer in Contestant::ALL.into_iter().filter(|contestant| contestant.is_peer()) {
         if let Some(most) = peers::most_connections(peer.name()).filter(|most| *most < crowd) {
             let why = format!("it can have {most} connections at most");
-            points.exclude(peer, "idle-crowd", &why, |point| point.idle > 0);
+            points.exclude(peer, &format!("idle-crowd beside {crowd} idle"), &why, |point| {
+                point.idle > 0
+            });
         }
     }
     points
