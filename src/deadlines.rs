@@ -314,6 +314,17 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_latest_deadline_that_was_asked_for_counts_and_is_fetched_once() {
+        let deadlines = Deadlines::new(Settings::default());
+        for (slot, due) in [(0, 500), (1, 600), (0, 900)] {
+            deadlines.ask(token(slot), due);
+        }
+        assert_eq!(deadlines.take_asked(token(0)), Some(900));
+        assert_eq!(deadlines.take_asked(token(0)), None, "left behind");
+        assert_eq!(deadlines.take_asked(token(1)), Some(600));
+    }
+
     /// Against a sorted map, by a random walk.
     #[test]
     fn the_heap_agrees_with_a_sorted_map() {

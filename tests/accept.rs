@@ -408,6 +408,13 @@ fn greet_quietly(accepted: Accepted<TcpStream>, cx: &mut Context<'_>) {
     cx.handles().register(greeter, Interest::WRITABLE).unwrap();
 }
 
+/// Sockets that are made but not connected, so that the clients need no descriptor later.
+fn unconnected(count: usize) -> Vec<socket2::Socket> {
+    let kind = socket2::Type::STREAM;
+    let socket = |_| socket2::Socket::new(socket2::Domain::IPV4, kind, None).unwrap();
+    (0..count).map(socket).collect()
+}
+
 #[test]
 fn without_descriptors_clients_are_told_and_the_listener_recovers() {
     let test = "without_descriptors_clients_are_told_and_the_listener_recovers";
@@ -430,13 +437,7 @@ fn recovers_from_a_shortage(deactivation: Deactivation) {
     assert!(is_greeted(&mut connect(address)));
     wait_until("the first to be gone", || accepting.counts().open == 0);
 
-    // Sockets that are made but not connected, so that the clients need no descriptor later.
-    let sockets: Vec<socket2::Socket> = (0..40)
-        .map(|_| {
-            let kind = socket2::Type::STREAM;
-            socket2::Socket::new(socket2::Domain::IPV4, kind, None).unwrap()
-        })
-        .collect();
+    let sockets = unconnected(40);
     let old = util::leave_descriptors(0);
     let before = pool.metrics().total().events;
     for socket in &sockets {
@@ -474,12 +475,7 @@ fn a_listener_without_its_reserve_pauses_and_recovers() {
         let (pool, _watchdog) = pool(Pool::builder().threads(2));
         let listener = ListenOptions::new().tcp(ANY_PORT).unwrap();
         let address = listener.local_addr().unwrap();
-        let sockets: Vec<socket2::Socket> = (0..3)
-            .map(|_| {
-                let kind = socket2::Type::STREAM;
-                socket2::Socket::new(socket2::Domain::IPV4, kind, None).unwrap()
-            })
-            .collect();
+        let sockets = unconnected(3);
         // Before it is registered: there is none left for the reserve.
         let old = util::leave_descriptors(0);
         let accepting = listener.register(pool.handles(), greet).unwrap();
@@ -494,6 +490,64 @@ fn a_listener_without_its_reserve_pauses_and_recovers() {
         for socket in &sockets {
             assert!(is_greeted(&mut &*socket));
         }
+    });
+}
+
+/// One place under the limit: a shortage that took it would be the end of the listener.
+#[test]
+fn a_shortage_takes_no_place_under_the_limit() {
+    in_own_process("a_shortage_takes_no_place_under_the_limit", || {
+        let (pool, _watchdog) = pool(Pool::builder().threads(2));
+        let listener = ListenOptions::new().max_connections(1).tcp(ANY_PORT).unwrap();
+        let address = listener.local_addr().unwrap();
+        let clients = unconnected(3);
+        let old = util::leave_descriptors(0);
+        let accepting = listener.register(pool.handles(), greet).unwrap();
+        for client in &clients {
+            client.connect(&address.into()).unwrap();
+            client.set_read_timeout(Some(PATIENCE)).unwrap();
+        }
+        wait_until("a few pauses", || accepting.counts().pauses >= 3);
+        setrlimit(Resource::RLIMIT_NOFILE, old.0, old.1).unwrap();
+        for client in clients {
+            assert!(is_greeted(&mut &client));
+        }
+        wait_until("the place to be free", || accepting.counts().open == 0);
+    });
+}
+
+#[test]
+fn pauses_grow_while_a_shortage_lasts_and_begin_anew_with_the_next() {
+    in_own_process("pauses_grow_while_a_shortage_lasts_and_begin_anew_with_the_next", || {
+        let (pool, _watchdog) = pool(Pool::builder().threads(2));
+        let listener = ListenOptions::new().tcp(ANY_PORT).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut listener = Some(listener);
+        let mut clients = unconnected(21);
+        let mut accepting = None;
+        // How long it takes to pause so many times, from the first time on.
+        let mut shortage = |pauses: u64| {
+            let old = util::leave_descriptors(0);
+            let accepting = accepting.get_or_insert_with(|| {
+                listener.take().unwrap().register(pool.handles(), greet).unwrap()
+            });
+            let before = accepting.counts().pauses;
+            let client = clients.pop().unwrap();
+            let start = Instant::now();
+            client.connect(&address.into()).unwrap();
+            client.set_read_timeout(Some(PATIENCE)).unwrap();
+            wait_until("the pauses", || accepting.counts().pauses >= before + pauses);
+            let took = start.elapsed();
+            setrlimit(Resource::RLIMIT_NOFILE, old.0, old.1).unwrap();
+            assert!(is_greeted(&mut &client));
+            took
+        };
+        // 10, 20, 40, 80 and 100 milliseconds.
+        let first = shortage(6);
+        assert!(first >= Duration::from_millis(250), "{first:?}");
+        // 10 and 20 milliseconds, and not twice 100. On a busy machine it takes a few attempts to see it.
+        let is_short = |_| shortage(3) < Duration::from_millis(150);
+        assert!((0..20).any(is_short), "the pauses of one shortage are those of the next");
     });
 }
 

@@ -240,6 +240,20 @@ fn a_sender_waits_for_room_but_not_inside_a_handler() {
     assert_eq!(in_order(), (0..20).collect::<Vec<_>>());
 }
 
+/// The only thread is in the handler that sends, so nobody could make room.
+#[test]
+fn a_handler_is_refused_by_a_full_mailbox_that_others_wait_for() {
+    let (pool, _watchdog) = pool(Pool::builder().threads(1));
+    let capacity = Capacity::bounded(1, WhenFull::Wait);
+    let mailbox = pool.handles().mailbox(capacity, |_: u32, _cx| GO_ON).unwrap();
+    let (inside, (tell, told)) = (mailbox.clone(), mpsc::channel());
+    pool.post(move |_cx| tell.send([inside.send(1), inside.send(2)]).unwrap()).unwrap();
+    let answers = told.recv_timeout(PATIENCE);
+    // Lets go of a sender that waits all the same, so that the pool can end.
+    mailbox.purge();
+    assert_eq!(answers, Ok([Ok(()), Err(SendError::Full(2))]));
+}
+
 #[test]
 fn a_sender_that_waits_is_told_when_the_mailbox_ends() {
     let (pool, _watchdog) = pool(Pool::builder().threads(1));
