@@ -570,3 +570,6 @@ impl State {
 
 /// All of them may share one handle.
 pub(crate) const MOST_THREADS: usize = MOST_SHARERS;
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests;

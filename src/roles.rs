@@ -570,3 +570,76 @@ fn shorter(a: Option<Duration>, b: Option<Duration>) -> Option<Duration> {
         (one, other) => one.or(other),
     }
 }
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::demux::Dispatched;
+    use crate::followers::Order;
+    use crate::policy::{Growth, Policy, Promotion};
+    use crate::sys::epoll::Flags;
+    use std::num::NonZeroUsize;
+    use std::sync::Mutex;
+
+    /// Three handles that are ready at once. The first has its next event while it is served.
+    #[derive(Default)]
+    struct Script {
+        served: Mutex<Vec<u64>>,
+    }
+
+    impl Demultiplexer for Script {
+        fn wait(&self, events: &mut Events, _: usize, _: Option<Duration>) -> io::Result<bool> {
+            for handle in 1..=3 {
+                events.push(Event::new(Flags::IN, handle));
+            }
+            Ok(false)
+        }
+
+        fn dispatch(&self, event: Event, _caller: Caller<'_>) -> Dispatched {
+            let mut served = self.served.lock().unwrap();
+            let again = served.is_empty().then_some(event);
+            served.push(event.data());
+            Dispatched { handled: true, again, ..Dispatched::default() }
+        }
+
+        fn wake(&self) {}
+
+        fn clear(&self) {}
+    }
+
+    struct Nobody;
+
+    impl Recruiter for Nobody {
+        fn recruit(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn the_next_event_of_a_handle_waits_behind_those_of_others() {
+        let policy = Policy {
+            seats: 1,
+            events: 8,
+            running: 1,
+            order: Order::Lifo,
+            promotion: Promotion::Eager,
+            spin: Duration::ZERO,
+            budget: u64::MAX,
+            guesses: false,
+            reports_overruns: false,
+            growth: Growth { least: 0, most: 0, keep_alive: u64::MAX, interval: u64::MAX },
+        };
+        let shared = Shared { demux: Script::default(), rank: Rank::new(policy), on_overrun: None };
+        let worker = Arc::new(Worker::joined(0, "alone".to_string()));
+        let events = Events::with_capacity(NonZeroUsize::new(8).unwrap());
+        let follower = Follower::enlist(&shared, worker, events, None, &Nobody).unwrap();
+        let Turn::Lead(leader) = follower.follow() else { panic!("alone here") };
+        let Watch::Detected(detected) = leader.wait() else { panic!("all are ready") };
+        let mut follower = detected.promote().unwrap().process();
+        for _ in 0..3 {
+            let Turn::Process(processing) = follower.follow() else { panic!("more is detected") };
+            follower = processing.process();
+        }
+        assert_eq!(*shared.demux.served.lock().unwrap(), [1, 2, 3, 1]);
+    }
+}

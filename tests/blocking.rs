@@ -5,7 +5,7 @@ mod util;
 use std::collections::HashSet;
 use std::sync::{Arc, Barrier, Condvar, Mutex, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cabrank::{
     Blocking, Builder, Context, Error, Interest, Left, Next, Overrun, Pool, Promotion, Registration,
@@ -375,6 +375,34 @@ fn a_thread_that_cannot_be_started_does_not_stop_the_pool() {
         assert!(own_threads(&pool) > 2);
         door.open();
     });
+}
+
+#[test]
+fn a_thread_that_is_of_use_stays() {
+    const KEEP_ALIVE: Duration = Duration::from_millis(200);
+    let starts = Counter::new();
+    let count = starts.clone();
+    let builder = growing(1, 2).keep_alive(KEEP_ALIVE).on_thread_start(move |_| _ = count.add(1));
+    let (pool, _watchdog) = pool(builder.growth_interval(Duration::from_micros(1)));
+    let (start, mut last, mut longest) = (Instant::now(), Instant::now(), Duration::ZERO);
+    while start.elapsed() < 3 * KEEP_ALIVE {
+        // Two handlers that wait for each other take two threads.
+        let (meeting, met) = (Arc::new(Barrier::new(2)), Counter::new());
+        for _ in 0..2 {
+            let (meeting, met) = (Arc::clone(&meeting), met.clone());
+            let meet = move |_cx: &mut Context<'_>| {
+                meeting.wait();
+                met.add(1);
+            };
+            pool.post(meet).unwrap();
+        }
+        met.wait_for(2);
+        longest = longest.max(last.elapsed());
+        last = Instant::now();
+        thread::sleep(KEEP_ALIVE / 20);
+    }
+    // Unless the machine was so busy that they were idle for too long.
+    assert!(starts.get() == 2 || longest >= KEEP_ALIVE / 2, "{} starts", starts.get());
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 mod util;
 
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -89,6 +90,26 @@ fn leftover_events_do_not_wait_behind_a_blocked_handler() {
         let total = pool.metrics().total() - &before;
         assert_eq!(total.shared_taken, HANDLES - 1, "{promotion:?}: {}", pool.metrics());
     }
+}
+
+/// What a role that is dropped had in hand goes back to where it came from, in the order it came.
+#[test]
+fn a_dropped_role_gives_its_events_back_in_order() {
+    let builder = Pool::builder().threads(0).joiners(1).promotion(Promotion::Eager);
+    let (pool, _watchdog) = pool(builder);
+    let served = Arc::new(Mutex::new(Vec::new()));
+    for number in 0..HANDLES {
+        let served = Arc::clone(&served);
+        ready(&pool, move || served.lock().unwrap().push(number));
+    }
+    drop(detect(pool.enlist().unwrap()));
+    drop(pool.enlist().unwrap().follow());
+    let mut follower = pool.enlist().unwrap();
+    for _ in 0..HANDLES {
+        let Turn::Process(processing) = follower.follow() else { panic!("all have been detected") };
+        follower = processing.process();
+    }
+    assert_eq!(*served.lock().unwrap(), (0..HANDLES).collect::<Vec<_>>());
 }
 
 /// From here on the calling thread has the CPU only when nobody else wants it: being woken does not take it

@@ -297,6 +297,20 @@ fn a_child_forked_in_a_pools_hook_does_not_go_on_in_the_pool() {
     });
 }
 
+/// And in the start hook of a thread.
+#[test]
+fn a_child_forked_in_a_start_hook_does_not_go_on_in_the_pool() {
+    in_own_process("a_child_forked_in_a_start_hook_does_not_go_on_in_the_pool", || {
+        let (told, children) = mpsc::channel();
+        let builder = Pool::builder().threads(1).on_thread_start(move |_| fork_and_return(&told));
+        let (pool, _watchdog) = pool(builder);
+        assert_aborted(&children);
+        let (probe, mut peer) = Probe::pair(echo);
+        pool.handles().register(probe, Interest::READABLE).unwrap();
+        ping(&mut peer);
+    });
+}
+
 #[track_caller]
 fn assert_aborted(children: &mpsc::Receiver<nix::unistd::Pid>) {
     let child = children.recv_timeout(PATIENCE).unwrap();
