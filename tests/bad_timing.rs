@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use cabrank::net::ListenOptions;
 use cabrank::sys::eventfd::EventFd;
 use cabrank::{
     Builder, Capacity, Context, Ending, Error, HandleId, Interest, Left, Next, Pool, Registration,
@@ -343,6 +344,22 @@ fn a_forked_child_makes_pools_of_its_own() {
         });
         assert_eq!(status, Some(0));
         inhabited.is_undisturbed();
+    });
+}
+
+#[test]
+fn a_forked_child_leaves_its_parents_socket_file_alone() {
+    in_own_process("a_forked_child_leaves_its_parents_socket_file_alone", || {
+        let path = std::env::temp_dir().join(format!("cabrank-forked-{}", std::process::id()));
+        let mut listener = Some(ListenOptions::new().unix(&path).unwrap());
+        let status = forked(|| {
+            drop(listener.take());
+            0
+        });
+        assert_eq!(status, Some(0));
+        assert!(path.exists(), "the parent listens on");
+        drop(listener);
+        assert!(!path.exists(), "left behind");
     });
 }
 

@@ -4,10 +4,12 @@ mod util;
 
 use std::io::ErrorKind;
 use std::net::UdpSocket;
-use std::sync::{Arc, Condvar, Mutex};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread;
 
-use cabrank::{Context, Interest, Next, Pool, Ready, shared_fn};
+use cabrank::{Context, HandleId, Interest, Next, Pool, Ready, Reason, SharedHandler, shared_fn};
 use util::{Counter, Exclusive, PATIENCE, Probe, pool, soak};
 
 /// Where threads wait for one another, but not for ever.
@@ -117,4 +119,87 @@ fn passing_on_does_nothing_to_an_exclusive_handler() {
         util::ping(&mut peer);
     }
     assert_eq!(pool.metrics().total().panics, 0);
+}
+
+/// Does something to its own descriptor, or to its handle, in its only call.
+struct Restless {
+    sockets: [UdpSocket; 2],
+    /// Which of them it shows.
+    shown: AtomicUsize,
+    act: fn(&Restless, &mut Context<'_>) -> Next,
+    told: mpsc::Sender<String>,
+}
+
+impl AsFd for Restless {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.sockets[self.shown.load(Ordering::Relaxed)].as_fd()
+    }
+}
+
+impl SharedHandler for Restless {
+    fn ready(&self, _ready: Ready, cx: &mut Context<'_>) -> Next {
+        (self.act)(self, cx)
+    }
+
+    fn closed(&self, _id: HandleId, reason: Reason) {
+        self.told.send(format!("{reason:?}")).unwrap();
+    }
+}
+
+impl Restless {
+    /// The number stays, and what it stood for is closed: the kernel has forgotten it.
+    #[allow(unsafe_code)] // replacing a descriptor is
+    fn replace(&self) {
+        let [registered, other] = &self.sockets;
+        // SAFETY: both are open sockets of ours, and stay so.
+        let number = unsafe { libc::dup2(other.as_raw_fd(), registered.as_raw_fd()) };
+        assert_eq!(number, registered.as_raw_fd());
+    }
+}
+
+/// Why it was closed, and how often it was armed again, after one event.
+fn fate_of(act: fn(&Restless, &mut Context<'_>) -> Next) -> (String, u64) {
+    let (pool, _watchdog) = pool(Pool::builder().threads(2));
+    let sockets = [socket(), socket()];
+    sockets[1].send_to(b"x", sockets[0].local_addr().unwrap()).unwrap();
+    let (told, reasons) = mpsc::channel();
+    let restless = Restless { sockets, shown: AtomicUsize::new(0), act, told };
+    pool.handles().register_shared(restless, Interest::READABLE).unwrap();
+    let reason = reasons.recv_timeout(PATIENCE).expect("a handle that is closed");
+    (reason, pool.finish().metrics.total().rearms)
+}
+
+#[test]
+fn a_handler_whose_descriptor_the_kernel_has_forgotten_is_closed() {
+    let by_verdict = |restless: &Restless, _cx: &mut Context<'_>| {
+        restless.replace();
+        Next::Rearm(Interest::READABLE)
+    };
+    assert_eq!(fate_of(by_verdict), ("DescriptorChanged".to_string(), 0));
+    let by_passing_on = |restless: &Restless, cx: &mut Context<'_>| {
+        restless.replace();
+        cx.pass_on();
+        Next::Drained(Interest::READABLE)
+    };
+    assert_eq!(fate_of(by_passing_on), ("DescriptorChanged".to_string(), 0));
+}
+
+/// What has its number by now may be anybody's.
+#[test]
+fn a_handler_that_has_given_its_descriptor_away_cannot_pass_on() {
+    let swap = |restless: &Restless, cx: &mut Context<'_>| {
+        restless.shown.store(1, Ordering::Relaxed);
+        cx.pass_on();
+        Next::Drained(Interest::READABLE)
+    };
+    assert_eq!(fate_of(swap), ("DescriptorChanged".to_string(), 0));
+}
+
+#[test]
+fn the_first_reason_to_close_a_handle_is_the_one_that_is_told() {
+    let remove = |_: &Restless, cx: &mut Context<'_>| {
+        cx.handles().remove(cx.id()).unwrap();
+        Next::Close
+    };
+    assert_eq!(fate_of(remove).0, "Removed");
 }
