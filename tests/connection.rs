@@ -407,3 +407,87 @@ fn a_refused_registration_gives_the_connection_back() {
     drop(protocol);
     assert!(told.recv().is_err(), "it has not been opened, so it has not ended");
 }
+
+/// A stream that has always more to read.
+struct Endless(UnixStream);
+
+impl Read for Endless {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        into.fill(b'x');
+        Ok(into.len())
+    }
+}
+
+impl Write for Endless {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        Ok(from.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsFd for Endless {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Stream for Endless {}
+
+#[test]
+fn a_turn_ends_however_much_there_is_to_read() {
+    let (pool, _watchdog) = pool(Pool::builder().threads(1));
+    let (here, mut endless) = util::stream_pair();
+    endless.write_all(b"x").unwrap();
+    let (protocol, _told) = talk(|_bytes, _link| ());
+    register(&pool, Connection::new(Endless(here), Unframed, protocol), BOTH[0]);
+    let (here, mut there) = util::stream_pair();
+    let (protocol, _told) = talk(echo_line);
+    register(&pool, Connection::new(here, Lines::new(10), protocol), BOTH[0]);
+    for _ in 0..20 {
+        there.write_all(b"ping\n").unwrap();
+        there.read_exact(&mut [0; 5]).unwrap();
+    }
+}
+
+#[test]
+fn a_connection_that_is_to_be_removed_reads_no_more() {
+    let (pool, _watchdog) = pool(Pool::builder().threads(1));
+    let (here, mut endless) = util::stream_pair();
+    endless.write_all(b"x").unwrap();
+    let frames = Counter::new();
+    let count = frames.clone();
+    let (protocol, told) = talk(move |_bytes, link: &mut Link<'_>| {
+        count.add(1);
+        link.handles().remove(link.id()).unwrap();
+    });
+    register(&pool, Connection::new(Endless(here), Unframed, protocol), BOTH[0]);
+    assert!(matches!(end_of(&told), End::Removed));
+    assert_eq!(frames.get(), 1);
+}
+
+#[test]
+fn frames_come_again_at_the_low_water_mark_and_not_before() {
+    const LOW: usize = 1_000;
+    /// Tells how much is left to be written when it hears that the output is down.
+    struct Gauge(mpsc::Sender<usize>);
+    impl Protocol for Gauge {
+        fn frame(&mut self, _frame: &[u8], link: &mut Link<'_>) {
+            link.put(&[b'x'; 2_000_000]);
+        }
+        fn drained(&mut self, link: &mut Link<'_>) {
+            self.0.send(link.output().len()).unwrap();
+        }
+    }
+    let (pool, _watchdog) = pool(Pool::builder().threads(2));
+    let (here, mut there) = util::stream_pair();
+    let (told, left) = mpsc::channel();
+    let options = ConnectionOptions::new().water_marks(LOW, 1_000_000);
+    let connection = Connection::with_options(here, Lines::new(10), Gauge(told), options);
+    register(&pool, connection, BOTH[0]);
+    there.write_all(b"send\n").unwrap();
+    there.read_exact(&mut vec![0; 2_000_000]).unwrap();
+    assert!(left.recv_timeout(PATIENCE).unwrap() <= LOW);
+}

@@ -152,6 +152,22 @@ fn a_peer_that_does_not_take_the_last_words_is_not_waited_for_for_ever() {
 }
 
 #[test]
+fn a_peer_that_goes_on_talking_does_not_put_the_end_off() {
+    let (pool, _watchdog) = pool(Pool::builder().threads(2));
+    let (protocol, told) = talk(|_line, link: &mut Link<'_>| link.close());
+    let (here, mut there) = util::stream_pair();
+    let options = ConnectionOptions::new().linger(2 * SOON);
+    let connection = Connection::with_options(here, Lines::new(10), protocol, options);
+    register(&pool, connection, BOTH[0]);
+    let start = Instant::now();
+    while there.write_all(b"close\n").is_ok() {
+        assert!(start.elapsed() < PATIENCE, "it waits for as long as the peer talks");
+        thread::sleep(SOON / 10);
+    }
+    assert!(matches!(end_of(&told), End::Closed));
+}
+
+#[test]
 fn the_time_to_close_begins_with_closing() {
     /// Closes when it is called.
     struct Called(mpsc::Sender<End>);
@@ -389,11 +405,13 @@ fn an_idle_connection_may_live_on() {
     let (pool, _watchdog) = pool(Pool::builder().threads(2));
     let (told, hear) = mpsc::channel();
     let (here, mut there) = util::stream_pair();
-    let options = ConnectionOptions::new().idle_timeout(Duration::from_millis(5));
+    let options = ConnectionOptions::new().idle_timeout(SOON);
     let patient = Patient { calls: 0, told };
     let connection = Connection::with_options(here, Lines::new(10), patient, options);
+    let start = Instant::now();
     connection.register(pool.handles()).unwrap();
     assert_eq!(read_to_end(&mut there).unwrap(), b"there?\nthere?\nthere?\nbye\n");
+    assert!(start.elapsed() >= 3 * SOON, "asked before the time was over once more");
     drop(there);
     assert!(matches!(hear.recv_timeout(PATIENCE).unwrap(), End::Closed));
 }
@@ -431,5 +449,74 @@ fn a_peer_that_does_not_read_is_silent() {
         register(&pool, connection, deactivation);
         let _ = there.write_all(&b"a line to come back\n".repeat(100_000));
         assert!(matches!(end_of(&told), End::Idle { .. }));
+    }
+}
+
+#[test]
+fn a_frame_that_is_complete_is_not_waited_for() {
+    const TIME: Duration = Duration::from_millis(300);
+    let (pool, _watchdog) = pool(Pool::builder().threads(2));
+    let (protocol, _told) = talk(echo_line);
+    let (here, mut there) = util::stream_pair();
+    let options = ConnectionOptions::new().request_timeout(TIME);
+    register(&pool, Connection::with_options(here, Lines::new(10), protocol, options), BOTH[0]);
+    let start = Instant::now();
+    there.write_all(b"ha").unwrap();
+    thread::sleep(TIME / 10);
+    there.write_all(b"lf\n").unwrap();
+    let answered = there.read_exact(&mut [0; 5]);
+    if start.elapsed() < TIME {
+        answered.unwrap();
+        thread::sleep(2 * TIME);
+        there.write_all(b"next\n").unwrap();
+        there.read_exact(&mut [0; 5]).expect("it has nothing to be late with");
+    }
+}
+
+/// It was not the peer that took the time: not to say something, nor to complete its frame.
+#[test]
+fn the_time_of_a_pause_is_not_the_peers() {
+    const TIME: Duration = Duration::from_millis(300);
+    /// Pauses and goes on when it is called, and says so.
+    struct Stopping {
+        paused: bool,
+    }
+    impl Protocol for Stopping {
+        fn frame(&mut self, frame: &[u8], link: &mut Link<'_>) {
+            echo_line(frame, link);
+        }
+        fn notified(&mut self, link: &mut Link<'_>) {
+            self.paused = !self.paused;
+            if self.paused {
+                link.pause()
+            } else {
+                link.resume()
+            }
+            link.put(b".");
+        }
+    }
+    for (idle, request) in [(TIME, PATIENCE), (PATIENCE, TIME)] {
+        let (pool, _watchdog) = pool(Pool::builder().threads(2));
+        let (here, mut there) = util::stream_pair();
+        let options = ConnectionOptions::new().idle_timeout(idle).request_timeout(request);
+        let protocol = Stopping { paused: false };
+        let connection = Connection::with_options(here, Lines::new(10), protocol, options);
+        let id = register(&pool, connection, BOTH[0]);
+        let start = Instant::now();
+        there.write_all(b"ha").unwrap();
+        thread::sleep(TIME / 10);
+        let paused = pool.handles().notify(id).is_ok() && there.read_exact(&mut [0]).is_ok();
+        if start.elapsed() >= TIME {
+            // This thread itself was slower than it may be.
+            continue;
+        }
+        assert!(paused);
+        thread::sleep(2 * TIME);
+        let start = Instant::now();
+        pool.handles().notify(id).unwrap();
+        there.read_exact(&mut [0]).unwrap();
+        thread::sleep(TIME / 3);
+        let answered = there.write_all(b"lf\n").and_then(|()| there.read_exact(&mut [0; 5]));
+        assert!(answered.is_ok() || start.elapsed() >= TIME, "{answered:?}");
     }
 }

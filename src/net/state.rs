@@ -146,3 +146,32 @@ impl Times {
 fn after(time: u64, duration: Duration) -> u64 {
     time.saturating_add(nanoseconds(duration))
 }
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::*;
+
+    const TIME: Duration = Duration::from_nanos(100);
+
+    #[test]
+    fn who_is_paused_is_waited_for_only_to_take_what_was_written() {
+        let options = ConnectionOptions::new().idle_timeout(TIME);
+        let mut state = State { progress: 5, ..State::new() };
+        assert_eq!(state.times(&options, 0).first(), Some(105));
+        state.wishes.paused = true;
+        assert_eq!(state.times(&options, 0).first(), None);
+        assert_eq!(state.times(&options, 1).first(), Some(105));
+    }
+
+    #[test]
+    fn a_frame_is_not_waited_for_while_nothing_is_read() {
+        let options = ConnectionOptions::new().request_timeout(TIME);
+        let mut state = State { frame_began: Some(7), ..State::new() };
+        assert_eq!(state.times(&options, 0).first(), Some(107));
+        state.congested = true;
+        assert_eq!(state.times(&options, 0).first(), None);
+        state.congested = false;
+        state.wishes.paused = true;
+        assert_eq!(state.times(&options, 0).first(), None);
+    }
+}
