@@ -5,7 +5,7 @@ use super::State;
 use crate::worker::Worker;
 
 impl State {
-    /// A thread that was started for [`Errands::recruit`] is there, or could not be started.
+    /// A thread that was started for [`Errands::recruit`](super::Errands::recruit) is there, or could not be started.
     pub(crate) fn recruited(&mut self, there: bool) {
         self.starting -= 1;
         self.short_of_recruits = !there;
