@@ -168,10 +168,8 @@ impl Drop for SocketPath {
     }
 }
 
-/// Lags below this are not worth a second round, whatever their share. Where there are two CPUs in all, waiting
-/// for the server on one of them delays 1 % of the requests by 10 to 30 us on a quiet machine, most with those
-/// who wake several threads for a request: discarding that would leave those out.
-const NEGLIGIBLE_LAG_US: f64 = 50.0;
+/// Lags below this are not worth a second round, whatever their share: on a quiet machine it is about 10.
+const NEGLIGIBLE_LAG_US: f64 = 20.0;
 
 /// Of the p99 that is measured.
 const LAG_SHARE: f64 = 0.05;
