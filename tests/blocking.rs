@@ -377,6 +377,28 @@ fn a_thread_that_cannot_be_started_does_not_stop_the_pool() {
     });
 }
 
+/// However long it is until another may be started: one that was not there in the end does not count.
+#[test]
+fn a_recruit_that_fails_to_start_is_replaced_at_once() {
+    let starts = Counter::new();
+    let count = starts.clone();
+    let builder = growing(2, 3).growth_interval(NEVER_LATE).budget(Duration::from_millis(1));
+    let (pool, _watchdog) = pool(builder.keep_alive(NEVER_LATE).on_thread_start(move |_| {
+        assert!(count.add(1) != 3, "on purpose");
+    }));
+    let (probe, mut peer) = Probe::pair(echo);
+    pool.handles().register(probe, Interest::READABLE).unwrap();
+    let door = Door::default();
+    block(&pool, 1, &door, false);
+    // The only thread that is left is not to go into the handler before another is there to look after it.
+    wait_until("the next one", || {
+        ping(&mut peer);
+        starts.get() == 4
+    });
+    (0..20).for_each(|_| ping(&mut peer));
+    door.open();
+}
+
 #[test]
 fn a_thread_that_is_of_use_stays() {
     const KEEP_ALIVE: Duration = Duration::from_millis(200);
