@@ -32,7 +32,8 @@ pub enum WhenFull {
     /// The sender gets it back, as [`SendError::Full`].
     #[default]
     Refuse,
-    /// The sender waits for room. Inside a handler it is refused instead, lest the pool wait for itself.
+    /// The sender waits for room. Inside a handler, of whichever pool, it is refused instead, lest the pool wait
+    /// for itself.
     Wait,
     /// The oldest message makes room, and is dropped.
     DropOldest,

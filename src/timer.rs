@@ -21,6 +21,10 @@ impl HandleSet {
     /// [`set_deadline`](HandleSet::set_deadline) moves it. Both take O(log n) for n timers. It counts among
     /// the handles of the set, and for [`Builder::max_handles`](crate::Builder::max_handles).
     ///
+    /// There is no descriptor behind it, so interests, suspending and [`notify`](HandleSet::notify) mean nothing
+    /// to it. One whose deadline is [cleared](HandleSet::clear_deadline) stays, silent, until it is moved or
+    /// removed.
+    ///
     /// Timers that are due at the same time are spread over the threads. They run by the monotonic clock,
     /// never early, and late by as much as all threads are busy.
     ///

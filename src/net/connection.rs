@@ -31,7 +31,13 @@ use crate::token::HandleId;
 ///
 /// After warm-up a request allocates nothing. Deactivation by one-shot and by edge look the same.
 ///
-/// The connection suspends and resumes itself: use [`Link::pause`], not [`HandleSet::suspend`].
+/// The connection suspends and resumes itself, and its time-outs are its handle's deadline: use
+/// [`Link::pause`], not [`HandleSet::suspend`], and leave [`HandleSet::set_deadline`] and
+/// [`clear_deadline`](HandleSet::clear_deadline) alone.
+///
+/// When the pool stops, what has not been written by then is not, and the peer sees the end of the stream. Who
+/// owes answers stops accepting, lets each connection [close](Link::close) by a message, and shuts down when the
+/// last has ended; see docs/recipes.md.
 ///
 /// ```
 /// use cabrank::net::{Connection, Lines, Link, Protocol};

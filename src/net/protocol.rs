@@ -50,7 +50,8 @@ pub trait Protocol: Send {
 
     /// The peer has been silent for the time given to
     /// [`idle_timeout`](crate::net::ConnectionOptions::idle_timeout). By default this ends the connection; to
-    /// `Continue` gives it the same time again.
+    /// `Continue` gives it the same time again. `Break` ends it at once: to say goodbye first, put it into the
+    /// output, call [`Link::close`], and `Continue`.
     fn idle(&mut self, link: &mut Link<'_>) -> ControlFlow<()> {
         let _ = link;
         ControlFlow::Break(())
