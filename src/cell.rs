@@ -137,7 +137,9 @@ impl<T> Slot<T> {
 
     /// A new tenant comes, of which this much is known.
     pub(crate) fn expect(&self, blocking: Blocking) {
-        self.habits.store((blocking as u32) << DECLARED_SHIFT, Ordering::Relaxed);
+        // A store would do, but loom takes it for possible that a store comes between the two halves of an
+        // exchange.
+        self.habits.swap((blocking as u32) << DECLARED_SHIFT, Ordering::Relaxed);
     }
 
     /// Whether the tenant's handler blocks; if that is not known, whether it usually takes longer than
