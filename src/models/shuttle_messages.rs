@@ -150,6 +150,7 @@ fn spawn_sender(
             Ok(()) => true,
             Err(SendError::Closed(_)) => false,
             Err(SendError::Full(_)) => panic!("there is room, or is waited for"),
+            Err(SendError::Forked(_)) => panic!("nobody forks"),
         };
         (0..messages).take_while(taken).count()
     })
