@@ -288,11 +288,9 @@ impl State {
                     self.overdue -= 1;
                 } else {
                     self.running -= 1;
-                    if self.policy.reports_overruns && took > self.policy.budget {
+                    if took > self.policy.budget {
                         // Nobody was there to see it before.
-                        let elapsed = Duration::from_nanos(took);
-                        let event = worker.standing.event();
-                        self.overruns.push(Overrun { thread: worker.index, event, elapsed });
+                        self.note_overrun(worker.index, worker.standing.event(), took);
                     }
                 }
             }

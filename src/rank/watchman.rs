@@ -64,13 +64,11 @@ impl State {
     pub(super) fn find_late(&mut self, finder: &Worker, now: u64) -> bool {
         let latest = now.saturating_sub(self.patience());
         let mut late = 0;
-        for worker in &self.workers {
+        for at in 0..self.workers.len() {
+            let worker = &self.workers[at];
             if let Some((since, event)) = worker.standing.check(latest) {
                 late += 1;
-                if self.policy.reports_overruns {
-                    let elapsed = Duration::from_nanos(now.saturating_sub(since));
-                    self.overruns.push(Overrun { thread: worker.index, event, elapsed });
-                }
+                self.note_overrun(worker.index, event, now.saturating_sub(since));
             }
         }
         self.running -= late;
@@ -80,6 +78,14 @@ impl State {
             self.quiet_looks = 0;
         }
         late > 0
+    }
+
+    /// Keeps an overrun for whoever comes without the lock, if somebody wants to hear of it.
+    pub(super) fn note_overrun(&mut self, thread: usize, event: u64, elapsed: u64) {
+        if self.policy.reports_overruns {
+            let elapsed = Duration::from_nanos(elapsed);
+            self.overruns.push(Overrun { thread, event, elapsed });
+        }
     }
 
     /// The watchman looks. Returns whether it should act upon what it finds, and not just keep watching.
