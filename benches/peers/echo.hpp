@@ -29,6 +29,20 @@ namespace echo {
 // Read and answered at once.
 constexpr std::size_t BUFFER = 16 * 1024;
 
+// From one look at the clock to the next, unless this thread has been interrupted.
+constexpr std::chrono::nanoseconds LONGEST_LOOK{500};
+
+// Uses so much of the CPU's time, not the clock's: what passes while another thread has the CPU is no work done.
+inline void burn(std::chrono::nanoseconds time) {
+    std::chrono::nanoseconds burned{0};
+    auto last = std::chrono::steady_clock::now();
+    while (burned < time) {
+        const auto now = std::chrono::steady_clock::now();
+        burned += std::min<std::chrono::nanoseconds>(now - last, LONGEST_LOOK);
+        last = now;
+    }
+}
+
 // What a request costs besides being echoed.
 struct Cost {
     // Burned for every request.
@@ -42,12 +56,7 @@ struct Cost {
             std::this_thread::sleep_for(block);
         }
         if (work.count() > 0) {
-            const auto start = std::chrono::steady_clock::now();
-            while (std::chrono::steady_clock::now() - start < work) {
-#if defined(__x86_64__) || defined(__i386__)
-                __builtin_ia32_pause();
-#endif
-            }
+            burn(work);
         }
     }
 };
