@@ -179,7 +179,8 @@ impl Builder {
     }
 
     /// How many threads may wait on the handle set at once. Default: as many as may
-    /// [run](Builder::running), at least a leader and a standby; with [`Promotion::Eager`], 1.
+    /// [run](Builder::running), at least a leader and a standby, and in busy times with long handlers one more;
+    /// with [`Promotion::Eager`], 1.
     #[doc(alias = "seats")]
     pub fn leaders(mut self, leaders: usize) -> Builder {
         self.leaders = Some(leaders);
@@ -344,10 +345,14 @@ impl Builder {
             return Err(Error::Zero { option: "budget" });
         }
         let running = at_least_one("running", self.running)?.unwrap_or(cpus);
-        let seats = at_least_one("leaders", self.leaders)?.unwrap_or(match self.promotion {
-            Promotion::Eager => 1,
-            Promotion::Adaptive => threads.min(running.max(2)),
-        });
+        let (calm_seats, seats) = match (at_least_one("leaders", self.leaders)?, self.promotion) {
+            (Some(leaders), _) => (leaders, leaders),
+            (None, Promotion::Eager) => (1, 1),
+            (None, Promotion::Adaptive) => {
+                let calm_seats = running.max(2);
+                (threads.min(calm_seats), threads.min(calm_seats.saturating_add(1)))
+            }
+        };
         if seats > threads {
             return Err(Error::MoreLeadersThanThreads { leaders: seats, threads });
         }
@@ -355,6 +360,7 @@ impl Builder {
         check_range("events_per_wait", saturated(events), 1, MOST_EVENTS)?;
         Ok(Policy {
             seats,
+            calm_seats,
             events,
             running,
             order: self.order,

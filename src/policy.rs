@@ -24,6 +24,8 @@ pub enum Promotion {
 pub(crate) struct Policy {
     /// At most so many threads wait on the handle set (I1).
     pub(crate) seats: usize,
+    /// And so many in calm times: more would be woken in turns.
+    pub(crate) calm_seats: usize,
     /// At most so many events are fetched by one wait.
     pub(crate) events: usize,
     /// At most so many threads run handlers, not counting those overdue.
@@ -104,6 +106,11 @@ impl Tempo {
         self.handler > SHORT
     }
 
+    /// Whether handlers are so long that each is worth a wait of its own.
+    pub(crate) fn handlers_merit_a_wait(&self) -> bool {
+        self.handler > LONG
+    }
+
     /// Whether `events` are worth waking a thread for, where so many may run at once.
     pub(crate) fn is_backlog(&self, events: usize, running: usize) -> bool {
         let time = self.time_for(events);
@@ -131,6 +138,9 @@ impl Tempo {
 /// Handlers under this length are not worth sharing out one by one: handing over costs two switches and
 /// cold caches, as much as one or two of them. In nanoseconds; the measurements are in docs/tuning.md.
 const SHORT: u64 = 10_000;
+
+/// Over this length a wait for each event, about 1 us, does not matter.
+const LONG: u64 = 15_000;
 
 /// Work for so long is worth waking a thread for, which is up about 50 us later.
 const BACKLOG: u64 = 40_000;

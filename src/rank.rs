@@ -511,12 +511,24 @@ impl State {
         match self.policy.promotion {
             Promotion::Eager => room && taken < self.policy.seats,
             // One who sits does not run; in calm times it watches for those who do.
-            Promotion::Adaptive if self.is_busy() => {
+            Promotion::Adaptive if self.fetches_for_all() => {
                 let alone = self.running == 0;
                 let worth = alone || self.doubtful > 0 || self.tempo.has_long_handlers();
                 room && worth && taken == 0 && self.leftover.is_empty()
             }
-            Promotion::Adaptive => taken < self.policy.seats && (room || self.leftover.is_empty()),
+            Promotion::Adaptive => {
+                let seats = if self.is_busy() { self.policy.seats } else { self.policy.calm_seats };
+                taken < seats && (room || self.leftover.is_empty())
+            }
+        }
+    }
+
+    /// Whether one who sits fetches what there is for all. Short handlers are not worth a wait each; long ones
+    /// are, and the kernel is quicker at waking the next than we are.
+    fn fetches_for_all(&self) -> bool {
+        match self.policy.promotion {
+            Promotion::Eager => true,
+            Promotion::Adaptive => self.is_busy() && !self.tempo.handlers_merit_a_wait(),
         }
     }
 
@@ -551,9 +563,8 @@ impl State {
         if let Some(since) = self.vacant_since.take() {
             self.vacant += now.saturating_sub(since);
         }
-        // In calm times the kernel shares the events out, to whoever sits.
-        let calm = self.policy.promotion == Promotion::Adaptive && !self.is_busy();
-        let most = if calm { 1 } else { self.policy.events };
+        // Otherwise the kernel shares the events out, to whoever sits.
+        let most = if self.fetches_for_all() { self.policy.events } else { 1 };
         let errands = Errands { wake: self.choose(), ..Errands::default() };
         Assignment::Seat { most, errands, surplus }
     }

@@ -619,6 +619,7 @@ mod tests {
     fn the_next_event_of_a_handle_waits_behind_those_of_others() {
         let policy = Policy {
             seats: 1,
+            calm_seats: 1,
             events: 8,
             running: 1,
             order: Order::Lifo,

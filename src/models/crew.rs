@@ -95,6 +95,7 @@ impl Recruiter for Fixed {
 pub(crate) fn papers(order: Order) -> Policy {
     Policy {
         seats: 1,
+        calm_seats: 1,
         events: 1,
         running: usize::MAX,
         order,
@@ -114,7 +115,7 @@ pub(crate) fn papers(order: Order) -> Policy {
 
 /// Eager promotion with two seats, and a leftover to share.
 pub(crate) fn eager(order: Order) -> Policy {
-    Policy { seats: 2, events: 4, ..papers(order) }
+    Policy { seats: 2, calm_seats: 2, events: 4, ..papers(order) }
 }
 
 /// The default on two CPUs: a leader and a standby, and two threads that run.

@@ -101,7 +101,7 @@ fn any_policy(order: Order, most: usize) -> Policy {
     // One that is not late is never noticed.
     let budget = 1;
     let growth = Growth { least: 1, most, keep_alive: nanoseconds(FOREVER), interval };
-    Policy { growth, budget, seats: 1, running: 1 + any(2), ..policy }
+    Policy { growth, budget, seats: 1, calm_seats: 1, running: 1 + any(2), ..policy }
 }
 
 /// All meet: nobody goes on before everybody has come.

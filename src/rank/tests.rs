@@ -15,6 +15,7 @@ const LONG: u64 = 1_000_000;
 fn policy(least: usize, most: usize) -> Policy {
     Policy {
         seats: 1,
+        calm_seats: 1,
         events: 8,
         running: 2,
         order: Order::Lifo,
@@ -144,6 +145,35 @@ fn somebody_sits_down_beside_a_handler_that_may_block_in_busy_times() {
         let _ = detect(&mut state, &first, 0, blocking, 40).unwrap();
         let (_second, assignment) = come_in(&mut state, 1);
         assert_eq!(sits(&assignment), expected, "{blocking:?}");
+    }
+}
+
+/// Makes it a busy time with handlers of so many nanoseconds; the thread sits before and after.
+fn keep_busy(state: &mut State, worker: &Arc<Worker>, took: u64) {
+    for now in 1..200 {
+        let _ = detect(state, worker, 0, Blocking::Learned, now).unwrap();
+        state.put_down(worker, Holding::Handler, took, now);
+        assert!(sits(&state.assign(worker, Arrival::Awake, true, |_| Blocking::Learned, now)));
+    }
+}
+
+/// Then the kernel hands out what there is, and is quicker at it than one who fetches for all.
+#[test]
+fn long_handlers_have_a_wait_each_and_one_more_that_sits() {
+    for (took, expected) in [(5_000, (8, false)), (25_000, (1, true))] {
+        let rank = Rank::new(Policy { seats: 2, ..policy(3, 3) });
+        let mut state = rank.lock();
+        let (first, assignment) = come_in(&mut state, 0);
+        assert!(sits(&assignment));
+        let (_second, assignment) = come_in(&mut state, 1);
+        assert!(!sits(&assignment), "one is enough in calm times");
+        keep_busy(&mut state, &first, took);
+        let (_third, beside) = come_in(&mut state, 2);
+        let _ = detect(&mut state, &first, 0, Blocking::Learned, 200).unwrap();
+        state.put_down(&first, Holding::Handler, took, 200);
+        let again = state.assign(&first, Arrival::Awake, true, |_| Blocking::Learned, 200);
+        let Assignment::Seat { most, .. } = again else { panic!("nobody else takes what comes") };
+        assert_eq!((most, sits(&beside)), expected, "handlers of {took} ns");
     }
 }
 
