@@ -17,7 +17,8 @@ mod sweep;
 mod table;
 
 use super::results::{self, Focus, Regime, Results, Row, Variant};
-use figures::{BLOCKED_P50, BLOCKED_P99, P50, P99, RATE, Spread, valid_rounds};
+use super::statistics::{self, Spread};
+use figures::{BLOCKED_P50, BLOCKED_P99, P50, P99, RATE, valid_rounds};
 use markup::Markup;
 use palette::Palette;
 use sweep::Sweep;

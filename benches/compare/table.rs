@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::results::{Focus, Latency, Regime, Results, Row, Sample, Variant};
-use crate::statistics::{Spread, ratio, typical};
+use crate::statistics::Spread;
 
 pub(crate) fn render(results: &Results) -> String {
     let mut text = String::new();
@@ -31,10 +31,14 @@ pub(crate) fn render(results: &Results) -> String {
 fn table(regime: &Regime, variant: &Variant) -> Vec<Vec<String>> {
     // The first is compared with its spread, the others without.
     let compared: &[(&str, Figure)] = match regime.focus {
-        Focus::Peak => &[("ratio", |sample| sample.requests_per_second)],
+        Focus::Peak => &[
+            ("ratio", |sample| Some(sample.requests_per_second)),
+            ("CPU ratio", |sample| Some(sample.cpu_us_per_request)),
+        ],
         Focus::Latency => &[
-            ("p50 ratio", |sample| sample.latency.p50),
-            ("p99 ratio", |sample| sample.latency.p99),
+            ("p50 ratio", |sample| Some(sample.latency.p50)),
+            ("p99 ratio", |sample| Some(sample.latency.p99)),
+            ("CPU ratio", |sample| Some(sample.cpu_us_per_request)),
         ],
     };
     let mut titles = vec!["contestant", "requests/s", compared[0].0, "least..most"];
@@ -43,9 +47,11 @@ fn table(regime: &Regime, variant: &Variant) -> Vec<Vec<String>> {
     titles.extend(["p50 us", "p90", "p99", "p99.9", "max", ""]);
     let mut table = vec![titles.into_iter().map(String::from).collect()];
     for row in &variant.rows {
-        let ratio_of = |&(_, figure): &(&str, Figure)| ratio(row, variant.rows.first()?, figure);
-        let of = |figure: Figure, digits| number(typical(row, figure), digits);
-        let mut line = vec![row.contestant.into(), of(|sample| sample.requests_per_second, 0)];
+        let ratio_of =
+            |&(_, figure): &(&str, Figure)| Spread::ratio(row, variant.rows.first()?, figure);
+        let of = |figure: Figure, digits| number(median(row, figure), digits);
+        let mut line =
+            vec![row.contestant.into(), of(|sample| Some(sample.requests_per_second), 0)];
         let spread = ratio_of(&compared[0]);
         line.push(number(spread.map(|spread| spread.median), 3));
         line.push(
@@ -55,9 +61,9 @@ fn table(regime: &Regime, variant: &Variant) -> Vec<Vec<String>> {
         let others = compared[1..].iter().map(ratio_of);
         line.extend(others.map(|spread| number(spread.map(|spread| spread.median), 3)));
         line.extend([
-            of(|sample| sample.cpu_us_per_request, 2),
-            of(|sample| sample.voluntary_per_request, 4),
-            of(|sample| sample.involuntary_per_request, 4),
+            of(|sample| Some(sample.cpu_us_per_request), 2),
+            of(|sample| Some(sample.voluntary_per_request), 4),
+            of(|sample| Some(sample.involuntary_per_request), 4),
             number(row.syscalls_per_request, 2),
         ]);
         line.extend(latencies(row, |sample| Some(&sample.latency)));
@@ -71,7 +77,11 @@ fn table(regime: &Regime, variant: &Variant) -> Vec<Vec<String>> {
     table
 }
 
-type Figure = fn(&Sample) -> f64;
+type Figure = fn(&Sample) -> Option<f64>;
+
+fn median(row: &Row, figure: impl Fn(&Sample) -> Option<f64>) -> Option<f64> {
+    Spread::over(row, figure).map(|spread| spread.median)
+}
 
 /// The requests whose handler blocks, where there are any.
 fn blocked(variant: &Variant) -> String {
@@ -103,9 +113,8 @@ fn events(variant: &Variant) -> String {
 }
 
 fn latencies(row: &Row, latency: fn(&Sample) -> Option<&Latency>) -> [String; 5] {
-    let of = |figure: fn(&Latency) -> f64| {
-        number(typical(row, |sample| latency(sample).map_or(f64::NAN, figure)), 1)
-    };
+    let of =
+        |figure: fn(&Latency) -> f64| number(median(row, |sample| latency(sample).map(figure)), 1);
     [of(|l| l.p50), of(|l| l.p90), of(|l| l.p99), of(|l| l.p999), of(|l| l.max)]
 }
 

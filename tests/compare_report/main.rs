@@ -8,6 +8,7 @@ mod page;
 mod compare {
     pub(crate) mod report;
     pub(crate) mod results;
+    pub(crate) mod statistics;
 }
 
 use std::path::Path;

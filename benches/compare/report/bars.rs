@@ -1,11 +1,12 @@
 //! Horizontal bars: how near to the limit, and what a request costs.
 
-use super::figures::{CPU, INVOLUNTARY, RATE, Spread, VOLUNTARY};
+use super::figures::{CPU, INVOLUNTARY, RATE, VOLUNTARY};
 use super::markup::Markup;
 use super::number;
 use super::palette::Palette;
 use super::results::Row;
 use super::scale::Scale;
+use super::statistics::Spread;
 use super::svg::{self, Anchor, WIDTH};
 
 /// Requests per second as a ratio to the limit. The bar is the median, the whisker least to most.

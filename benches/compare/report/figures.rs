@@ -2,6 +2,7 @@
 
 use super::number;
 use super::results::{Row, Sample};
+use super::statistics::Spread;
 
 /// Something that every round gives.
 pub(super) struct Figure {
@@ -17,51 +18,17 @@ pub(super) enum Better {
     Less,
 }
 
-/// Over the rounds that count.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Spread {
-    pub(super) median: f64,
-    pub(super) least: f64,
-    pub(super) most: f64,
-}
-
-impl Spread {
-    /// None of no values. What is not finite is no value.
-    pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
-        let mut values: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
-        values.sort_by(f64::total_cmp);
-        let (&least, &most) = (values.first()?, values.last()?);
-        let middle = values.len() / 2;
-        let median = match values.len() % 2 {
-            0 => (values[middle - 1] + values[middle]) / 2.0,
-            _ => values[middle],
-        };
-        Some(Spread { median, least, most })
-    }
-
-    /// "5.41 (5.30 to 5.60)"
-    pub(super) fn say(self, format: fn(f64) -> String) -> String {
-        let [median, least, most] = [self.median, self.least, self.most].map(format);
-        if least == most { median } else { format!("{median} ({least} to {most})") }
-    }
-}
-
 impl Figure {
     pub(super) fn spread(&self, row: &Row) -> Option<Spread> {
-        Spread::of(row.rounds.iter().flatten().filter_map(self.of))
+        Spread::over(row, self.of)
     }
 
     pub(super) fn median(&self, row: &Row) -> Option<f64> {
         self.spread(row).map(|spread| spread.median)
     }
 
-    /// Of the same rounds, for what disturbs one contestant disturbs its neighbour too.
     pub(super) fn ratio(&self, row: &Row, to: &Row) -> Option<Spread> {
-        let rounds = row.rounds.iter().zip(&to.rounds);
-        Spread::of(rounds.filter_map(|(sample, base)| {
-            let (value, base) = ((self.of)(sample.as_ref()?)?, (self.of)(base.as_ref()?)?);
-            (base > 0.0).then(|| value / base)
-        }))
+        Spread::ratio(row, to, self.of)
     }
 
     /// How many times as good as `to`.

@@ -1,12 +1,12 @@
 //! Latency by percentile, spread towards 100 %: where the tail begins and how far it goes.
 
-use super::figures::Spread;
 use super::lines::{Axis, Lines, Point, Series};
 use super::markup::Markup;
 use super::number;
 use super::palette::Palette;
 use super::results::{Latency, Row, Sample};
 use super::scale::Scale;
+use super::statistics::Spread;
 
 /// One curve for each row: at each percentile the median over the rounds.
 pub(super) fn curves(

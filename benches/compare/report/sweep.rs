@@ -1,12 +1,13 @@
 //! Variants that differ in one quantity, as lines over it.
 
-use super::figures::{Figure, RATE, Spread};
+use super::figures::{Figure, RATE};
 use super::lines::{Axis, Lines, Point, Series};
 use super::markup::Markup;
 use super::number;
 use super::palette::Palette;
 use super::results::{Regime, Row, Variant};
 use super::scale::Scale;
+use super::statistics::Spread;
 
 /// The variants along one axis, in order. A regime may have several: one for each number of threads, say.
 pub(super) struct Sweep<'a> {

@@ -2,12 +2,13 @@
 
 use super::figures::{
     BLOCKED_P50, BLOCKED_P99, CPU, Figure, INVOLUNTARY, LAG, MAX, P50, P90, P99, P999, RATE,
-    Spread, VOLUNTARY, valid_rounds,
+    VOLUNTARY, valid_rounds,
 };
 use super::markup::Markup;
 use super::number;
 use super::palette::Palette;
 use super::results::{Row, Variant};
+use super::statistics::Spread;
 
 /// One table for each variant: each figure with its median, least to most below it, and the ratio to the
 /// limit beside it.
