@@ -11,10 +11,10 @@ pub enum Promotion {
     /// Before every event that leaves a seat empty, as in the papers: a thread is woken and the seat
     /// is its own. Costs a wake-up per event; nobody else has to finish for the eyes to stay open.
     Eager,
-    /// When it pays. In calm times all seats are filled, and the kernel passes the waiting role from
-    /// one sleeper to the next. In busy times one leader fetches many events, and a follower is woken
-    /// only for a backlog, for handlers long enough to be worth it, or, as the watchman, because a
-    /// handler overran its budget.
+    /// When it pays. In calm times, and with long handlers, all seats are filled, and the kernel passes the
+    /// waiting role from one sleeper to the next. In busy times one leader fetches many events, and a
+    /// follower is woken only for a backlog, for handlers long enough to be worth it, or, as the watchman,
+    /// because a handler overran its budget.
     #[default]
     Adaptive,
 }
