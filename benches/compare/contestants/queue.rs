@@ -66,8 +66,10 @@ struct Queue {
 #[derive(Default)]
 struct Inner {
     events: VecDeque<Event>,
-    /// Workers that sleep and that nobody has yet called.
+    /// Workers that sleep, or are about to.
     idle: usize,
+    /// How many of them have been called and are not up yet.
+    called: usize,
 }
 
 impl Queue {
@@ -76,11 +78,11 @@ impl Queue {
         inner.events.extend(events.iter());
         // Relaxed: a hint; who follows it takes the lock.
         self.length.store(inner.events.len(), Ordering::Relaxed);
-        let called = inner.idle.min(events.len());
-        inner.idle -= called;
+        let calls = events.len().min(inner.idle - inner.called);
+        inner.called += calls;
         drop(inner);
         // A system call each, so not for those who are awake and will look by themselves.
-        for _ in 0..called {
+        for _ in 0..calls {
             self.filled.notify_one();
         }
     }
@@ -104,6 +106,9 @@ impl Queue {
             }
             inner.idle += 1;
             inner = self.filled.wait(inner).unwrap();
+            inner.idle -= 1;
+            // One that wakes up uncalled takes the call of another, who will find that it was not needed.
+            inner.called = inner.called.saturating_sub(1);
         }
     }
 
