@@ -179,8 +179,8 @@ impl Builder {
     }
 
     /// How many threads may wait on the handle set at once. Default: as many as may
-    /// [run](Builder::running), at least a leader and a standby, and in busy times with long handlers one more;
-    /// with [`Promotion::Eager`], 1.
+    /// [run](Builder::running), at least a leader and a standby, and in busy times with long handlers one more
+    /// if more than one may run; with [`Promotion::Eager`], 1; never more than there are threads.
     #[doc(alias = "seats")]
     pub fn leaders(mut self, leaders: usize) -> Builder {
         self.leaders = Some(leaders);
@@ -350,7 +350,8 @@ impl Builder {
             (None, Promotion::Eager) => (1, 1),
             (None, Promotion::Adaptive) => {
                 let calm_seats = running.max(2);
-                (threads.min(calm_seats), threads.min(calm_seats.saturating_add(1)))
+                let spare = usize::from(running > 1);
+                (threads.min(calm_seats), threads.min(calm_seats.saturating_add(spare)))
             }
         };
         if seats > threads {

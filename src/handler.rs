@@ -276,7 +276,8 @@ pub enum Blocking {
     /// It is trusted to be short: nobody is woken just to watch over it. If that is wrong, and as many such
     /// handlers block as may [run](crate::Builder::running), everything else waits for them.
     Never = 1,
-    /// Somebody else sits down to wait on the handle set before it runs, also in busy times.
+    /// Somebody else sits down to wait on the handle set before it runs, also in busy times, unless as many run
+    /// as [may](crate::Builder::running): then a follower looks after them.
     Maybe = 2,
     /// It never counts as [running](crate::Builder::running), so another thread takes over at once.
     Always = 3,

@@ -11,10 +11,10 @@ pub enum Promotion {
     /// Before every event that leaves a seat empty, as in the papers: a thread is woken and the seat
     /// is its own. Costs a wake-up per event; nobody else has to finish for the eyes to stay open.
     Eager,
-    /// When it pays. In calm times, and with long handlers, all seats are filled, and the kernel passes the
-    /// waiting role from one sleeper to the next. In busy times one leader fetches many events, and a
-    /// follower is woken only for a backlog, for handlers long enough to be worth it, or, as the watchman,
-    /// because a handler overran its budget.
+    /// When it pays. In calm times several threads wait, and the kernel passes the waiting role from one sleeper
+    /// to the next. In busy times one leader fetches many events, and a follower is woken only for a backlog,
+    /// for handlers long enough to be worth it, or, as the watchman, because a handler overran its budget;
+    /// where handlers take more than 15 us on average the kernel passes the role on in busy times too.
     #[default]
     Adaptive,
 }
@@ -24,7 +24,7 @@ pub enum Promotion {
 pub(crate) struct Policy {
     /// At most so many threads wait on the handle set (I1).
     pub(crate) seats: usize,
-    /// And so many in calm times: more would be woken in turns.
+    /// And so many in calm times.
     pub(crate) calm_seats: usize,
     /// At most so many events are fetched by one wait.
     pub(crate) events: usize,
@@ -44,6 +44,13 @@ pub(crate) struct Policy {
 }
 
 impl Policy {
+    /// Whether one more may sit than may run, so that there is always one for the kernel to wake. Not one that
+    /// polls, which takes the CPU of one who runs, and not where everybody who is idle is to look after those.
+    pub(crate) fn has_spare_seat(&self) -> bool {
+        let is_spare = self.running > 1 && self.seats > self.running;
+        is_spare && self.spin.is_zero() && !self.reports_overruns
+    }
+
     /// How much longer a thread stays that has been idle for so many nanoseconds.
     pub(crate) fn idle_rest(&self, idle: u64) -> Duration {
         // The last that is idle stays for longer, and looks again as late.

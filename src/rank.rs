@@ -416,6 +416,11 @@ impl State {
         self.stopping
     }
 
+    #[cfg(shuttle)]
+    pub(crate) fn has_long_handlers(&self) -> bool {
+        self.is_busy() && self.tempo.handlers_merit_a_wait()
+    }
+
     pub(crate) fn has_seated(&self) -> bool {
         self.seated > 0
     }
@@ -510,7 +515,7 @@ impl State {
         let taken = self.seated + self.reserved;
         match self.policy.promotion {
             Promotion::Eager => room && taken < self.policy.seats,
-            // One who sits does not run; in calm times it watches for those who do.
+            // One who sits does not run; otherwise it watches for those who do.
             Promotion::Adaptive if self.fetches_for_all() => {
                 let alone = self.running == 0;
                 let worth = alone || self.doubtful > 0 || self.tempo.has_long_handlers();
@@ -526,9 +531,10 @@ impl State {
     /// Whether one who sits fetches what there is for all. Short handlers are not worth a wait each; long ones
     /// are, and the kernel is quicker at waking the next than we are.
     fn fetches_for_all(&self) -> bool {
+        let has_a_wait_each = || self.tempo.handlers_merit_a_wait() && self.policy.has_spare_seat();
         match self.policy.promotion {
             Promotion::Eager => true,
-            Promotion::Adaptive => self.is_busy() && !self.tempo.handlers_merit_a_wait(),
+            Promotion::Adaptive => self.is_busy() && !has_a_wait_each(),
         }
     }
 

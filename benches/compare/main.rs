@@ -78,7 +78,7 @@ fn compare(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
     runner.prepare(&mut plans);
     let mut results = Results { machine: machine::describe(), regimes: vec![], skipped: vec![] };
     for plan in plans {
-        results.regimes.push(runner.run(plan)?);
+        results.regimes.push(runner.run(plan));
     }
     let failures = runner.failures();
     results.skipped = runner.finish();

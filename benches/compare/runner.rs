@@ -74,12 +74,19 @@ impl<'a> Runner<'a> {
         self.progress.expect(expected);
     }
 
-    pub(crate) fn run(&mut self, plan: Plan) -> Result<Regime, String> {
+    pub(crate) fn run(&mut self, plan: Plan) -> Regime {
         let Plan { name, question, focus, rounds, points, left_out } = plan;
         left_out.into_iter().for_each(|sentence| self.skip(sentence));
         let mut courses = Vec::with_capacity(points.len());
         for point in points {
-            courses.push(Course::new(name, self.settle(point)?));
+            let label = point.label.clone();
+            match self.settle(point) {
+                Ok(point) => courses.push(Course::new(name, point)),
+                Err(error) => {
+                    self.failures += 1;
+                    self.skip(format!("{name}, {label}: {error}."));
+                }
+            }
         }
         for round in 0..rounds {
             let stage = format!("{name}: round {} of {rounds}", round + 1);
@@ -91,7 +98,26 @@ impl<'a> Runner<'a> {
             self.count_syscalls(course);
             self.count_events(course);
         }
-        Ok(Regime { name, question, focus, variants: variants(courses) })
+        Regime { name, question, focus, variants: self.variants(courses) }
+    }
+
+    /// The points that have a limit to compare with.
+    fn variants(&mut self, courses: Vec<Course>) -> Vec<Variant> {
+        let mut variants: Vec<Variant> = Vec::new();
+        for Course { regime, point, rows } in courses {
+            let mut rows: Vec<Row> = rows.into_iter().map(|(_, row)| row).collect();
+            if point.borrows_limit {
+                let limit = variants.first().and_then(|variant| variant.rows.first());
+                rows.splice(..0, limit.map(copy));
+            }
+            if rows.first().is_some_and(|row| row.contestant == Contestant::Bare.name()) {
+                variants.push(Variant { label: point.label, axis: point.axis, rows });
+            } else {
+                let why = "there is no figure of bare to compare with";
+                self.skip(format!("{regime}, {}: {why}.", point.label));
+            }
+        }
+        variants
     }
 
     /// Takes those events that this machine has.
@@ -257,11 +283,15 @@ impl Course {
         Course { regime, rows: rows.collect(), point }
     }
 
-    /// Everybody begins once, for the first after a pause may be better or worse off.
+    /// Each round begins with another, for the first after a pause may be better or worse off, and goes the
+    /// other way round than the last, so that nobody always comes after the same one.
     fn order(&self, round: usize) -> Vec<Contestant> {
         let mut order: Vec<Contestant> = self.rows.iter().map(|(name, _)| *name).collect();
         let places = order.len().max(1);
         order.rotate_left(round % places);
+        if round % 2 == 1 {
+            order.reverse();
+        }
         order
     }
 
@@ -277,22 +307,6 @@ impl Course {
     fn drop_out(&mut self, contestant: Contestant) {
         self.rows.retain(|(name, _)| *name != contestant);
     }
-}
-
-/// The points that have a limit to compare with.
-fn variants(courses: Vec<Course>) -> Vec<Variant> {
-    let mut variants: Vec<Variant> = Vec::new();
-    for Course { point, rows, .. } in courses {
-        let mut rows: Vec<Row> = rows.into_iter().map(|(_, row)| row).collect();
-        if point.borrows_limit {
-            let limit = variants.first().and_then(|variant| variant.rows.first());
-            rows.splice(..0, limit.map(copy));
-        }
-        if rows.first().is_some_and(|row| row.contestant == Contestant::Bare.name()) {
-            variants.push(Variant { label: point.label, axis: point.axis, rows });
-        }
-    }
-    variants
 }
 
 /// What `--perf` asks for.

@@ -106,7 +106,10 @@ fn events(variant: &Variant) -> String {
     table[0].extend(first.perf.iter().map(|(event, _)| event.clone()));
     for row in &variant.rows {
         let mut line = vec![row.contestant.to_string()];
-        line.extend(row.perf.iter().map(|(_, count)| format!("{count:.4}")));
+        for (event, _) in &first.perf {
+            let counted = row.perf.iter().find(|(name, _)| name == event);
+            line.push(number(counted.map(|(_, count)| *count), 4));
+        }
         table.push(line);
     }
     format!("\n{}", lines(&table))

@@ -21,7 +21,7 @@ An echo server on cabrank.
   --unix PATH             listen on a Unix socket instead
   --threads N             threads of the pool (default 4)
   --order ORDER           lifo | fifo | priority | unordered (default lifo)
-  --leaders N             threads that may wait on the handle set (default: as many as may run)
+  --leaders N             threads that may wait on the handle set (default: as many as may run, or one more)
   --events N              events fetched by one wait, at most 4096 (default 64)
   --running N             threads that may run handlers at once (default: the CPUs)
   --deactivation HOW      oneshot | edge (default oneshot)

@@ -123,7 +123,13 @@ pub(crate) fn adaptive(order: Order) -> Policy {
     Policy { running: 2, promotion: Promotion::Adaptive, ..eager(order) }
 }
 
-/// The same with one thread that runs.
+/// The default with a thread more than that: with long handlers one sits more than may run.
+#[cfg(shuttle)]
+pub(crate) fn adaptive_spare(order: Order) -> Policy {
+    Policy { seats: 3, ..adaptive(order) }
+}
+
+/// The default with one thread that runs.
 pub(crate) fn adaptive_one(order: Order) -> Policy {
     Policy { running: 1, ..adaptive(order) }
 }

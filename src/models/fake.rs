@@ -28,6 +28,9 @@ pub(crate) struct Fake {
     /// As in the real waker: a wake-up has been sent and not yet answered.
     pending: AtomicBool,
     script: Script,
+    /// Nanoseconds that every handler takes besides. Of the standard library: it is no part of the model.
+    #[cfg(shuttle)]
+    handler_time: std::sync::atomic::AtomicU64,
     limits: Limits,
 }
 
@@ -106,6 +109,8 @@ impl Fake {
             progress: Condvar::new(),
             pending: AtomicBool::new(false),
             script: Box::new(script),
+            #[cfg(shuttle)]
+            handler_time: Default::default(),
             limits,
         }
     }
@@ -137,6 +142,12 @@ impl Fake {
     #[cfg(shuttle)]
     pub(crate) fn handled(&self) -> usize {
         self.kernel.lock().handled
+    }
+
+    /// From now on every handler takes so many nanoseconds, besides what its script does.
+    #[cfg(shuttle)]
+    pub(crate) fn set_handler_time(&self, nanoseconds: u64) {
+        self.handler_time.store(nanoseconds, std::sync::atomic::Ordering::Relaxed);
     }
 
     /// From now on every wait fails.
@@ -258,6 +269,8 @@ impl Demultiplexer for Fake {
             source,
             control: caller.control,
         });
+        #[cfg(shuttle)]
+        crate::sync::model::advance(self.handler_time.load(std::sync::atomic::Ordering::Relaxed));
         self.end(source);
         Dispatched { handled: true, rearms: 1, ..Dispatched::default() }
     }

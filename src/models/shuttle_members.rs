@@ -8,7 +8,7 @@ use crate::roles::{Follower, Left, Turn, Watch};
 use crate::sync::Arc;
 use crate::sync::model::{START, now};
 
-use super::crew::{Crew, adaptive, adaptive_one, eager, enlist, papers};
+use super::crew::{Crew, adaptive, adaptive_one, adaptive_spare, eager, enlist, papers};
 use super::fake::Fake;
 use super::shuttle_promotion::{ORDERS, lively, set_the_pace, spawn_poster};
 use super::{any, explore, thread};
@@ -56,6 +56,7 @@ fn eager_loses_no_event_to_a_member_whose_time_is_over() {
 #[test]
 fn adaptive_loses_no_event_to_a_member_whose_time_is_over() {
     check_timed_members(adaptive);
+    check_timed_members(adaptive_spare);
 }
 
 #[test]
@@ -143,6 +144,7 @@ fn eager_loses_no_event_to_a_member_that_drops_its_role() {
 #[test]
 fn adaptive_loses_no_event_to_a_member_that_drops_its_role() {
     check_members_that_drop_their_role(adaptive);
+    check_members_that_drop_their_role(adaptive_spare);
 }
 
 #[test]

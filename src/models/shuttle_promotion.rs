@@ -10,7 +10,9 @@ use crate::roles::{Left, Turn, Watch};
 use crate::sync::model::{FOREVER, advance};
 use crate::sync::{Arc, nanoseconds};
 
-use super::crew::{Crew, adaptive, adaptive_impatient, adaptive_one, eager, enlist, papers};
+use super::crew::{
+    Crew, adaptive, adaptive_impatient, adaptive_one, adaptive_spare, eager, enlist, papers,
+};
 use super::fake::{Fake, Limits};
 use super::{any, explore, thread};
 
@@ -32,6 +34,7 @@ pub(super) fn set_the_pace(crew: &mut Crew<Fake>) {
     let worker = crew.worker();
     let shared = Arc::clone(&crew.shared);
     let mut follower = enlist(&shared, worker, None).unwrap();
+    shared.demux.set_handler_time(took);
     for _ in 0..waits {
         shared.demux.post(0);
         let processing = match follower.follow() {
@@ -42,9 +45,12 @@ pub(super) fn set_the_pace(crew: &mut Crew<Fake>) {
             Turn::Process(processing) => processing,
             Turn::Leave(why) => panic!("{why}"),
         };
-        advance(took);
         follower = processing.process();
     }
+    shared.demux.set_handler_time(0);
+    drop(follower);
+    let is_long = shared.rank.lock().has_long_handlers();
+    assert!(is_long || took == 0, "not the pace that was meant");
 }
 
 /// Posts to any sources, from a thread of its own.
@@ -130,6 +136,11 @@ fn adaptive_handles_every_event_once_in_every_order() {
 }
 
 #[test]
+fn adaptive_with_a_spare_seat_handles_every_event_once_in_every_order() {
+    check_every_event_is_handled_once(adaptive_spare);
+}
+
+#[test]
 fn adaptive_with_one_running_handles_every_event_once_in_every_order() {
     check_every_event_is_handled_once(adaptive_one);
 }
@@ -195,6 +206,12 @@ fn eager_with_one_running_keeps_its_eyes_open_while_handlers_block() {
 #[test]
 fn adaptive_keeps_its_eyes_open_while_handlers_block() {
     check_blocked_handlers_close_no_eyes(|order| Policy { budget: 1_000_000, ..adaptive(order) });
+}
+
+#[test]
+fn adaptive_with_a_spare_seat_keeps_its_eyes_open_while_handlers_block() {
+    let policy = |order| Policy { budget: 1_000_000, ..adaptive_spare(order) };
+    check_blocked_handlers_close_no_eyes(policy);
 }
 
 #[test]

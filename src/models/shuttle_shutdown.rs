@@ -11,15 +11,17 @@ use crate::roles::Left;
 use crate::sync::Arc;
 use crate::sync::model::{START, now};
 
-use super::crew::{Crew, adaptive, adaptive_impatient, adaptive_one, eager, enlist, papers};
+use super::crew::{
+    Crew, adaptive, adaptive_impatient, adaptive_one, adaptive_spare, eager, enlist, papers,
+};
 use super::fake::Fake;
 use super::shuttle_promotion::{ORDERS, limits, lively, set_the_pace, spawn_poster};
 use super::{any, explore, thread};
 
 const ITERATIONS: usize = 4_000;
 
-const POLICIES: [fn(Order) -> Policy; 5] =
-    [papers, eager, adaptive, adaptive_one, adaptive_impatient];
+const POLICIES: [fn(Order) -> Policy; 6] =
+    [papers, eager, adaptive, adaptive_spare, adaptive_one, adaptive_impatient];
 
 fn any_policy(order: Order) -> Policy {
     POLICIES[any(POLICIES.len())](order)

@@ -157,24 +157,61 @@ fn keep_busy(state: &mut State, worker: &Arc<Worker>, took: u64) {
     }
 }
 
-/// Then the kernel hands out what there is, and is quicker at it than one who fetches for all.
-#[test]
-fn long_handlers_have_a_wait_each_and_one_more_that_sits() {
-    for (took, expected) in [(5_000, (8, false)), (25_000, (1, true))] {
-        let rank = Rank::new(Policy { seats: 2, ..policy(3, 3) });
-        let mut state = rank.lock();
-        let (first, assignment) = come_in(&mut state, 0);
-        assert!(sits(&assignment));
-        let (_second, assignment) = come_in(&mut state, 1);
-        assert!(!sits(&assignment), "one is enough in calm times");
-        keep_busy(&mut state, &first, took);
-        let (_third, beside) = come_in(&mut state, 2);
-        let _ = detect(&mut state, &first, 0, Blocking::Learned, 200).unwrap();
-        state.put_down(&first, Holding::Handler, took, 200);
-        let again = state.assign(&first, Arrival::Awake, true, |_| Blocking::Learned, 200);
-        let Assignment::Seat { most, .. } = again else { panic!("nobody else takes what comes") };
-        assert_eq!((most, sits(&beside)), expected, "handlers of {took} ns");
+/// How many events a thread fetches in a busy time with handlers of so many nanoseconds.
+fn fetched(policy: Policy, took: u64) -> usize {
+    let rank = Rank::new(policy);
+    let mut state = rank.lock();
+    let (worker, _) = come_in(&mut state, 0);
+    keep_busy(&mut state, &worker, took);
+    let _ = detect(&mut state, &worker, 0, Blocking::Learned, 200).unwrap();
+    match ask(&mut state, &worker, Holding::Handler, 200) {
+        Assignment::Seat { most, .. } => most,
+        _ => panic!("nobody else takes what comes"),
     }
+}
+
+/// Where one more may sit than may run. Otherwise somebody would have to be woken for each event.
+#[test]
+fn long_handlers_have_a_wait_each_if_there_is_a_seat_to_spare() {
+    let spare = Policy { seats: 3, ..policy(3, 3) };
+    assert_eq!(fetched(spare, 5_000), 8);
+    assert_eq!(fetched(spare, 25_000), 1);
+    let running_all = Policy { running: usize::MAX, ..spare };
+    let polling = Policy { spin: Duration::from_nanos(1), ..spare };
+    let reporting = Policy { reports_overruns: true, ..spare };
+    let without = [
+        Policy { seats: 2, ..spare },
+        Policy { running: 1, ..spare },
+        running_all,
+        polling,
+        reporting,
+    ];
+    for policy in without {
+        assert_eq!(fetched(policy, 25_000), 8, "{policy:?}");
+    }
+}
+
+/// What the one more detects is left to those that run, and it looks after them.
+#[test]
+fn one_more_sits_than_may_run_with_long_handlers() {
+    let rank = Rank::new(Policy { seats: 3, calm_seats: 2, ..policy(4, 4) });
+    let mut state = rank.lock();
+    let (first, _) = come_in(&mut state, 0);
+    keep_busy(&mut state, &first, 25_000);
+    let (second, beside) = come_in(&mut state, 1);
+    let (third, one_more) = come_in(&mut state, 2);
+    let (_fourth, too_many) = come_in(&mut state, 3);
+    assert_eq!([beside, one_more, too_many].map(|it| sits(&it)), [true, true, false]);
+    for worker in [&first, &second] {
+        assert!(detect(&mut state, worker, 0, Blocking::Learned, 200).is_some());
+    }
+    assert!(detect(&mut state, &third, 0, Blocking::Learned, 200).is_none(), "two may run");
+    let waits = ask(&mut state, &third, Holding::Nothing, 200);
+    assert!(matches!(waits, Assignment::Follow { again: Some(_), .. }), "there is one left over");
+    let next = ask(&mut state, &first, Holding::Handler, 201);
+    assert!(matches!(next, Assignment::Event { .. }), "without a wait");
+    let next = ask(&mut state, &second, Holding::Handler, 202);
+    assert!(sits(&next), "somebody is to see what comes");
 }
 
 /// As many run as may, so there is nothing for another thread to do but to watch.

@@ -71,7 +71,7 @@ impl Listener {
 
 fn tcp(address: SocketAddr) -> io::Result<Listener> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-    // All contestants have it: it is not for one of them to be faster at accepting.
+    // All contestants of this program have it: it is not for one of them to be faster at accepting.
     socket.set_reuse_port(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;

@@ -3,7 +3,8 @@
 //! All of them keep one contract, the programs under `benches/peers` too: `--threads N --work-us U
 //! --block-us U [--unix PATH]`, a line with the address as soon as they listen, and the end of the standard
 //! input is theirs. And one handler: it reads once into 16 KiB, pays what the request costs, and writes the
-//! answer; a short read has emptied the socket, so nobody reads again only to hear that. TCP without delay.
+//! answer; a short read has emptied the socket, so nobody reads again only to hear that (but Asio, which tries
+//! before it waits). TCP without delay.
 
 mod bare;
 mod floating;

@@ -25,7 +25,7 @@ pub(crate) enum Counter {
 pub(crate) enum Counts {
     /// By event, within so many seconds.
     Within(f64, Vec<(String, f64)>),
-    /// From the first request to the last.
+    /// From the first request to the last, and what it takes to make and to close the connections.
     Overall(Vec<(String, f64)>),
 }
 

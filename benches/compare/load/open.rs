@@ -62,8 +62,7 @@ struct Sender {
     /// Connections without a request under way.
     free: VecDeque<usize>,
     arrivals: Arrivals,
-    /// Until then requests could not have been sent: others were being sent, or there was no connection. What
-    /// comes after that is lag.
+    /// Until then requests could not have been sent, as there was no connection. What comes after that is lag.
     excused: Duration,
     /// Plain requests that have not been answered.
     awaited: usize,
@@ -82,7 +81,6 @@ impl Sender {
             self.awaited += usize::from(kind == Kind::Plain);
             self.arrivals.advance();
             now = window.now();
-            self.excused = now;
         }
         Ok(())
     }

@@ -136,7 +136,10 @@ pub(super) fn pool_size(options: &Options) -> Points {
 
 pub(super) fn overload(options: &Options) -> Points {
     let demand = Demand::TimesPeak(1.3);
-    vec![Point { demand, ..Point::new("1.3 times the peak", options) }].into()
+    // With less to do for the server it would be the load that is overloaded.
+    let work_us = options.work_us.max(5);
+    let label = format!("1.3 times the peak of {work_us} us handlers");
+    vec![Point { demand, work_us, ..Point::new(label, options) }].into()
 }
 
 impl Point {
