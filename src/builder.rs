@@ -224,9 +224,9 @@ impl Builder {
     /// Looked at about that often, and only while it could matter.
     ///
     /// Default: 2 ms; but where an event waits because as many run as may, and times are not busy, eight times
-    /// what handlers usually take is enough, and at least 50 us; and in busy times in which nobody has been
-    /// late for a while it is looked at every 8 ms only, until somebody is. A budget that is set is kept to
-    /// exactly.
+    /// what handlers usually take is enough, but at least 50 us and at most 100 us; and in busy times in which
+    /// nobody has been late for a while it is looked at every 8 ms only, until somebody is. A budget that is
+    /// set is kept to exactly.
     pub fn budget(mut self, budget: Duration) -> Builder {
         self.budget = Some(budget);
         self

@@ -133,7 +133,7 @@ impl Tempo {
 
     /// How long a handler may take, in nanoseconds, before it looks as if it had blocked.
     pub(crate) fn patience(&self) -> u64 {
-        (PATIENCE * self.handler).max(LEAST_PATIENCE)
+        (PATIENCE * self.handler).clamp(LEAST_PATIENCE, MOST_PATIENCE)
     }
 
     /// How long one thread needs for `events`.
@@ -165,6 +165,9 @@ const PATIENCE: u64 = 8;
 /// And so many nanoseconds: as long as it takes to bring in another thread.
 const LEAST_PATIENCE: u64 = 50_000;
 
+/// Longer than this nothing has to wait only because many block and have made it usual.
+const MOST_PATIENCE: u64 = 100_000;
+
 /// A wait of more nanoseconds was a sleep: a poll that finds something takes well under 2 us.
 const SLEPT: u64 = 4_000;
 
@@ -192,6 +195,20 @@ mod tests {
             tempo.waited(1, 100_000, false);
         }
         assert!(!tempo.is_busy());
+    }
+
+    #[test]
+    fn patience_does_not_grow_with_those_who_try_it() {
+        let mut tempo = Tempo::default();
+        assert_eq!(tempo.patience(), LEAST_PATIENCE);
+        for _ in 0..200 {
+            tempo.handled(10_000);
+        }
+        assert!((LEAST_PATIENCE..MOST_PATIENCE).contains(&tempo.patience()), "{tempo:?}");
+        for _ in 0..200 {
+            tempo.handled(1_000_000);
+        }
+        assert_eq!(tempo.patience(), MOST_PATIENCE);
     }
 
     #[test]
