@@ -20,7 +20,7 @@ Compares event loops: requests per second, CPU, switches, system calls and laten
 
   cargo bench --bench compare -- [OPTION …] [CONTESTANT …]
 
-  CONTESTANT              only these, and the limit, bare; --list names them all
+  CONTESTANT              only these (bare is always added); --list names them all
   --regimes A,B           only these kinds of load; --list names them all
   --rounds N              rounds, interleaved, each with fresh processes (default 5; half as many for
                           bursts and pool-size)

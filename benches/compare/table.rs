@@ -15,6 +15,9 @@ pub(crate) fn render(results: &Results) -> String {
         for variant in &regime.variants {
             write!(text, "\n{}\n", variant.label).expect("as above");
             text.push_str(&lines(&table(regime, variant)));
+            if variant.rows.iter().any(|row| row.rounds.iter().any(Option::is_none)) {
+                text.push_str(DISCARDED);
+            }
             text.push_str(&blocked(variant));
             text.push_str(&events(variant));
         }
@@ -54,10 +57,12 @@ fn table(regime: &Regime, variant: &Variant) -> Vec<Vec<String>> {
             vec![row.contestant.into(), of(|sample| Some(sample.requests_per_second), 0)];
         let spread = ratio_of(&compared[0]);
         line.push(number(spread.map(|spread| spread.median), 3));
-        line.push(
-            spread
-                .map_or("-".into(), |Spread { least, most, .. }| format!("{least:.3}..{most:.3}")),
-        );
+        // One round has no spread that it could show.
+        let rounds = row.rounds.iter().flatten().count();
+        line.push(match spread {
+            Some(Spread { least, most, .. }) if rounds > 1 => format!("{least:.3}..{most:.3}"),
+            _ => "-".into(),
+        });
         let others = compared[1..].iter().map(ratio_of);
         line.extend(others.map(|spread| number(spread.map(|spread| spread.median), 3)));
         line.extend([
@@ -147,3 +152,8 @@ fn lines(table: &[Vec<String>]) -> String {
     }
     text
 }
+
+const DISCARDED: &str = "\
+Rounds were discarded in which the load was late with its requests: the machine was too busy to tell. Try again when it is \
+quiet, or with more --rounds.
+";
