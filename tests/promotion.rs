@@ -15,7 +15,9 @@ use cabrank::{
     Builder, Context, Deactivation, Interest, Left, Next, Order, Pinning, Pool, Promotion, Ready,
     Role, Scheduling, Turn, Watch, handler_fn,
 };
-use util::{Counter, PATIENCE, Probe, echo, ping, pool, read_some, wait_until};
+use util::{
+    Counter, PATIENCE, Probe, assert_sleeps, echo, ping, ping_all, pool, read_some, wait_until,
+};
 
 fn roles(pool: &Pool) -> Vec<Role> {
     pool.metrics().threads.iter().map(|thread| thread.role).collect()
@@ -193,33 +195,11 @@ fn an_idle_pool_sleeps() {
     let (pool, _watchdog) = pool(Pool::builder().threads(4).name("sleeper"));
     let mut peers: Vec<UnixStream> = (0..16).map(|_| echoing(&pool)).collect();
     wait_until("a busy time, in which one wait finds several events", || {
-        for peer in &mut peers {
-            peer.write_all(b"p").unwrap();
-        }
-        for peer in &mut peers {
-            std::io::Read::read_exact(peer, &mut [0]).unwrap();
-        }
+        ping_all(&mut peers);
         let total = pool.metrics().total();
         total.events > total.waits
     });
-    let sleeps = || -> u64 {
-        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
-        let ours = tasks.filter(|task| {
-            let name = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
-            name.starts_with("sleeper")
-        });
-        let ids = ours.map(|task| task.file_name().to_str().unwrap().parse().unwrap());
-        ids.map(|id| util::thread_state(std::process::id(), id).unwrap().1).sum()
-    };
-    // The watchman has to see first that nothing moves any more.
-    wait_until("the pool to come to rest", || {
-        let before = sleeps();
-        thread::sleep(Duration::from_millis(50));
-        sleeps() == before
-    });
-    let before = sleeps();
-    thread::sleep(Duration::from_millis(300));
-    assert_eq!(sleeps(), before, "{}", pool.metrics());
+    assert_sleeps(&pool, "sleeper");
 }
 
 /// ACE's Token_Strategy: FIFO spreads leadership evenly, LIFO concentrates it.

@@ -234,6 +234,39 @@ pub fn ping(peer: &mut UnixStream) {
     assert_eq!(&back, b"p");
 }
 
+/// A ping on each, and all the answers.
+pub fn ping_all(peers: &mut [UnixStream]) {
+    for peer in &mut *peers {
+        peer.write_all(b"p").unwrap();
+    }
+    for peer in peers {
+        peer.read_exact(&mut [0]).unwrap();
+    }
+}
+
+/// The pool's threads, called `name`, sleep without waking up.
+#[track_caller]
+pub fn assert_sleeps(pool: &Pool, name: &str) {
+    let sleeps = || -> u64 {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let ours = tasks.filter(|task| {
+            let comm = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+            comm.starts_with(name)
+        });
+        let ids = ours.map(|task| task.file_name().to_str().unwrap().parse().unwrap());
+        ids.map(|id| thread_state(process::id(), id).unwrap().1).sum()
+    };
+    // The watchman has to see first that nothing moves any more.
+    wait_until("the pool to come to rest", || {
+        let before = sleeps();
+        thread::sleep(Duration::from_millis(50));
+        sleeps() == before
+    });
+    let before = sleeps();
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(sleeps(), before, "{}", pool.metrics());
+}
+
 impl Watchdog {
     /// Watches over a test that has no pool.
     pub fn without_pool() -> Watchdog {
