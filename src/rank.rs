@@ -417,7 +417,7 @@ impl State {
     }
 
     #[cfg(all(test, shuttle))]
-    pub(crate) fn has_long_handlers(&self) -> bool {
+    pub(crate) fn handlers_merit_a_wait(&self) -> bool {
         self.tempo.handlers_merit_a_wait()
     }
 
